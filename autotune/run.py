@@ -13,25 +13,26 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from autotune.accuracy.check import Gate
-from autotune.backends import Evaluator, evaluator_for
-from autotune.errors import BadInput, CannotGoOn, Interrupted
-from autotune.executors import EvaluationSetup, Executor, retire_bad_node
-from autotune.executors.factory import executor_for
+from autotune.base.errors import BadInput, CannotGoOn, Interrupted
+from autotune.base.evidence import Evidence
+from autotune.engines.context import gpus_of
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.progress import Progress, baseline_trial, cost_line
 from autotune.outputs.tracking import Tracker
-from autotune.prepare.candidates import Prepared, check_weights, no_effect_by_rule, prepare
-from autotune.recommend import recommend
-from autotune.search.budget import most_nodes
-from autotune.search.priors import coverage, keep, priors_of, sources_of
-from autotune.search.study import Study
-from autotune.space.context import gpus_of
-from autotune.study.home import Home, library_of
-from autotune.study.recommendation import Recommendation
-from autotune.study.results import Lock
-from autotune.study.spec import StudySpec
-from autotune.trial import Evidence, Launch, Trial, TrialResult
+from autotune.tuner.accuracy.check import Gate
+from autotune.tuner.backends import Evaluator, evaluator_for
+from autotune.tuner.executors import EvaluationSetup, Executor, retire_bad_node
+from autotune.tuner.executors.factory import executor_for
+from autotune.tuner.prepare.candidates import Prepared, check_weights, no_effect_by_rule, prepare
+from autotune.tuner.recommend import recommend
+from autotune.tuner.search.budget import most_nodes
+from autotune.tuner.search.priors import coverage, keep, priors_of, sources_of
+from autotune.tuner.search.study import Study
+from autotune.tuner.study.home import Home, library_of
+from autotune.tuner.study.recommendation import Recommendation
+from autotune.tuner.study.results import Lock
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Trial, TrialResult
 
 _WAYS_OUT = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free disk space there"),

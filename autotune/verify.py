@@ -28,38 +28,54 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from autotune import redact
-from autotune.backends import Backend, Evaluator, backend_named, backend_of, evaluator_for, forms
-from autotune.comparison import Sheet
-from autotune.engines import Engine
+from autotune.base import redact
+from autotune.base.errors import BadInput, CannotGoOn, Interrupted
+from autotune.base.evidence import Evidence
+from autotune.base.files import write_atomically
+from autotune.base.notify import Notify, Watch, silent
 from autotune.engines.choose import choose, engine_of, named_binaries
+from autotune.engines.command import Command, Scalar
+from autotune.engines.context import RANKS, Context
+from autotune.engines.engine import Engine
+from autotune.engines.library import LOCAL, Library
+from autotune.engines.machine import has
 from autotune.engines.rewrite import rewrite
 from autotune.engines.space import EngineSpace
-from autotune.errors import BadInput, CannotGoOn, Interrupted
-from autotune.executors import EvaluationSetup, LocalExecutor, retire_bad_node
-from autotune.loadgen.workloads import load_workload
-from autotune.machine import has
-from autotune.metrics import readable
-from autotune.notify import Notify, Watch, silent
+from autotune.load.metrics import readable
+from autotune.load.workloads import load_workload
+from autotune.node.calibration import calibration_in
+from autotune.node.resolve_command import changed_defaults
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.report import words
-from autotune.prepare.candidates import Prepared, check_weights, prepare, typed_candidate
-from autotune.prepare.names import engine_and_version
-from autotune.search.budget import RESERVE
-from autotune.search.decide.finals import LEAST_DEGREES
-from autotune.search.decide.sequential_test import Look, Spread, mean, percent, repeated_interval
-from autotune.search.decide.verdict import evidence, judge
-from autotune.search.history import History
-from autotune.search.objective import achieved, score, too_slow, violations
-from autotune.simulator.node.calibration import calibration_in
-from autotune.simulator.resolve_command import changed_defaults
-from autotune.space.context import RANKS, Context
-from autotune.space.library import LOCAL, Library
-from autotune.study.home import REGRESS, Home, library_of, write_atomically
-from autotune.study.options import RegressOptions, VerifyOptions, command_line
-from autotune.study.recommendation import Choice, ComparedCommand, Recommendation, Regression
-from autotune.study.results import RESULTS, Lock, Results, read_launches
-from autotune.study.spec import (
+from autotune.tuner.backends import (
+    Backend,
+    Evaluator,
+    backend_named,
+    backend_of,
+    evaluator_for,
+    forms,
+)
+from autotune.tuner.comparison import Sheet
+from autotune.tuner.executors import EvaluationSetup, LocalExecutor, retire_bad_node
+from autotune.tuner.prepare.candidates import Prepared, check_weights, prepare, typed_candidate
+from autotune.tuner.prepare.names import engine_and_version
+from autotune.tuner.search.budget import RESERVE
+from autotune.tuner.search.decide.finals import LEAST_DEGREES
+from autotune.tuner.search.decide.sequential_test import (
+    Look,
+    Spread,
+    mean,
+    percent,
+    repeated_interval,
+)
+from autotune.tuner.search.decide.verdict import evidence, judge
+from autotune.tuner.search.history import History
+from autotune.tuner.search.objective import achieved, score, too_slow, violations
+from autotune.tuner.study.home import REGRESS, Home, library_of
+from autotune.tuner.study.options import RegressOptions, VerifyOptions, command_line
+from autotune.tuner.study.recommendation import Choice, ComparedCommand, Recommendation, Regression
+from autotune.tuner.study.results import RESULTS, Lock, Results, read_launches
+from autotune.tuner.study.spec import (
     EngineChoice,
     PredictedCommand,
     StudySpec,
@@ -67,7 +83,7 @@ from autotune.study.spec import (
     check_study_name,
     verified_name,
 )
-from autotune.trial import Command, Evidence, Launch, Role, Scalar, Trial, TrialResult
+from autotune.tuner.trial import Launch, Role, Trial, TrialResult
 
 _LEAST_FINALS = 2
 

@@ -31,14 +31,14 @@ from typing import Any
 import httpx
 from scipy.stats import binomtest
 
-from autotune.accuracy.builtin import contexts
-from autotune.accuracy.check import Builtin
-from autotune.loadgen.client.target import Target
-from autotune.simulator.emulator.completions import AnswerSettings, GreedyAnswer
-from autotune.simulator.emulator.http import text_tokens
-from autotune.simulator.emulator.launch import Emulation, prepare_launch
-from autotune.simulator.emulator.process import emulate
-from autotune.space.library import Library
+from autotune.engines.library import Library
+from autotune.load.client.target import Target
+from autotune.node.emulator.completions import AnswerSettings, GreedyAnswer
+from autotune.node.emulator.http import text_tokens
+from autotune.node.emulator.launch import Emulation, prepare_launch
+from autotune.node.emulator.process import emulate
+from autotune.tuner.accuracy.builtin import contexts
+from autotune.tuner.accuracy.check import Builtin
 
 COMMAND = ("vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-tp", "8")
 DAMAGES = (

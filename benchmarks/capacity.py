@@ -243,10 +243,10 @@ def searched_in_virtual_time(
     _by: str, law: Law, limit_ms: float, seed: int, hold_s: float
 ) -> Found:
     """The same search, by rate, with the queue in virtual time."""
-    from autotune.loadgen import load_workload
-    from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
-    from autotune.metrics.formulas import Slo
-    from autotune.metrics.records import RequestRecords
+    from autotune.load import load_workload
+    from autotune.load.capacity.search import CONFIRM_S, LoadSearch
+    from autotune.load.metrics.formulas import Slo
+    from autotune.load.metrics.records import RequestRecords
 
     workload, generator = load_workload(_WORKLOAD), np.random.default_rng(seed)
     search = LoadSearch(

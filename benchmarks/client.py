@@ -33,7 +33,7 @@ import numpy as np
 from client_bias import Bias, Emission, PacedServer, Seen
 from peers import CLIENTS, Load
 
-from autotune.loadgen.client.generator import allow_open_files
+from autotune.load.client.generator import allow_open_files
 
 _PEERS = Path(__file__).with_name("peers.py")
 _STREAMS = 1000

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from paced_server import read_truth
 
-from autotune.arrays import Ints
-from autotune.loadgen.client.messages import RequestLog
-from autotune.loadgen.client.target import Target
+from autotune.base.arrays import Ints
+from autotune.load.client.messages import RequestLog
+from autotune.load.client.target import Target
 
 Emission = Literal["even", "lockstep"]
 Times = Ints

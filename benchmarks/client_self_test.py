@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from client_bias import Bias, Emission, PacedServer, Seen
 
-from autotune.loadgen.client.generator import allow_open_files
-from autotune.loadgen.client.messages import ClientHealth, RequestTimeouts, WorkerTask
-from autotune.loadgen.measuring import Workers, workers_for
-from autotune.loadgen.prompts import PromptKey, Prompts
-from autotune.loadgen.requests import Requests
+from autotune.load.client.generator import allow_open_files
+from autotune.load.client.messages import ClientHealth, RequestTimeouts, WorkerTask
+from autotune.load.measuring import Workers, workers_for
+from autotune.load.prompts import PromptKey, Prompts
+from autotune.load.requests import Requests
 
 _RATES = (1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 30_000, 40_000)
 """Tokens per second; a node of eight H200 makes some 14,000."""

@@ -32,17 +32,18 @@ from functools import cache
 
 import numpy as np
 
-from autotune.search.acquisition import Suggestion
-from autotune.search.decide.verdict import Judgement, judge
-from autotune.search.gp.kernels import Encoding, Kernels, one_thread
-from autotune.search.history import Entry, History
-from autotune.search.plan import Plan, Step
-from autotune.search.sampler import CandidateSampler
-from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.space.library import Library
-from autotune.study.recommendation import Verdict
-from autotune.study.spec import EngineChoice, StudySpec
-from autotune.trial import Configuration, Role
+from autotune.engines.command import Configuration
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.engines.library import Library
+from autotune.tuner.search.acquisition import Suggestion
+from autotune.tuner.search.decide.verdict import Judgement, judge
+from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.plan import Plan, Step
+from autotune.tuner.search.sampler import CandidateSampler
+from autotune.tuner.study.recommendation import Verdict
+from autotune.tuner.study.spec import EngineChoice, StudySpec
+from autotune.tuner.trial import Role
 
 Truth = Callable[[np.random.Generator, CandidateSet], np.ndarray]
 """Draws the natural logarithm of every configuration's throughput, shape ``(candidates,)``; the

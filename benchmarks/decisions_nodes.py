@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from decisions import OneChallenger, Played, Scenario, equal, one_better, prepared, rate, report
 
-from autotune.search.decide.verdict import judge
-from autotune.search.gp.kernels import one_thread
-from autotune.search.history import Entry, History
-from autotune.search.plan import Plan, Step
-from autotune.search.sampler import CandidateSampler
+from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.gp.kernels import one_thread
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.plan import Plan, Step
+from autotune.tuner.search.sampler import CandidateSampler
 
 NODES = ("a", "b", "c", "d")
 SLOW: Mapping[str, Mapping[str, float]] = {"alike": {}, "one 20 % slower": {"d": math.log(0.8)}}

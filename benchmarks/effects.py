@@ -28,18 +28,19 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
-from autotune.engines import Engine, engine
+from autotune.base.errors import BadInput
+from autotune.engines.command import Command, Scalar
+from autotune.engines.context import Context
 from autotune.engines.detect import as_measured
-from autotune.errors import BadInput
-from autotune.loadgen.workloads import Workload, load_workload
-from autotune.loadgen.workloads.arrivals import arrival_of
-from autotune.metrics.table import HEADLINE
-from autotune.simulator.fit.reading import MeasuredPoint, points_of, read_file
-from autotune.simulator.node.calibration import Calibration, packaged_calibration, read_calibration
-from autotune.simulator.resolve_command import ResolvedCommand, resolve_for
-from autotune.space.context import Context
-from autotune.space.library import Library
-from autotune.trial import Command, Scalar
+from autotune.engines.engine import Engine
+from autotune.engines.library import Library
+from autotune.engines.registry import engine
+from autotune.load.metrics.table import HEADLINE
+from autotune.load.workloads import Workload, load_workload
+from autotune.load.workloads.arrivals import arrival_of
+from autotune.node.calibration import Calibration, packaged_calibration, read_calibration
+from autotune.node.fit.reading import MeasuredPoint, points_of, read_file
+from autotune.node.resolve_command import ResolvedCommand, resolve_for
 
 LEAST_EFFECT = 0.05
 _NONE = 1e-3
@@ -50,7 +51,7 @@ _COLD = {("more_measurements", "89"), ("more_measurements", "167")}
 """SGLang's flashinfer backend on Qwen3-14B and 8B: its first answers waited 6 s longer than those
 of the same server with fa3, and its tokens came as fast (median TPOT 95.1 and 94.4 ms, 5.63 and
 5.58 ms). A warm server has no such effect; what the fit takes for cold is longer
-(`autotune.simulator.fit.reading`)."""
+(`autotune.node.fit.reading`)."""
 _LOADS = {"low load": "sharegpt-c4", "saturated": "long", "": "sharegpt"}
 """What a source that names no lengths is taken for; sglang#31888 measured prompts of 3,500 tokens
 and more."""

@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import urlopen
 
-from autotune.loadgen.workloads import load_workload
+from autotune.load.workloads import load_workload
 
 _R1, _V32 = "deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-V3.2"
 _SGLANG = ("python3", "-m", "sglang.launch_server", "--enable-metrics", "--tp", "8", "--model-path")

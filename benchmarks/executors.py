@@ -20,14 +20,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.backends import evaluator_for
-from autotune.executors import EvaluationSetup, Executor
-from autotune.executors.factory import executor_for
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import Prepared, prepare
-from autotune.study.home import library_of
-from autotune.study.options import RunOptions
-from autotune.trial import Role, Trial
+from autotune.tuner.backends import evaluator_for
+from autotune.tuner.executors import EvaluationSetup, Executor
+from autotune.tuner.executors.factory import executor_for
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import Prepared, prepare
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.trial import Role, Trial
 
 EVERY = 50
 

@@ -193,7 +193,7 @@ def named(fault: Fault, said: str) -> bool | None:
 def make_database(path: Path) -> None:
     """Make an MLflow database without runs."""
     from autotune.outputs.tracking.runs import connect, disconnect
-    from autotune.study.home import database_file, database_uri
+    from autotune.tuner.study.home import database_file, database_uri
 
     with tempfile.TemporaryDirectory() as folder:
         uri = database_uri(Path(folder))

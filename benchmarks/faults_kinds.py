@@ -240,13 +240,13 @@ KINDS: dict[str, Kind] = {
     ),
     "terminal-vanishes": Kind(hang_up),
     "kill-watchdog": Kind(
-        partial(kill_part, "autotune.serving.watchdog"),
+        partial(kill_part, "autotune.servers.watchdog"),
         "process that watches over",
         on=EMULATOR,
         absorbed=True,
     ),
     "kill-load-worker": Kind(
-        partial(kill_part, "autotune.loadgen.client.generator"),
+        partial(kill_part, "autotune.load.client.generator"),
         "worker process",
         on=EMULATOR,
         absorbed=True,

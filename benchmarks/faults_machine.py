@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from autotune.child import adopt_orphans
+from autotune.base.child import adopt_orphans
 
 TOKEN = "FAULTS_STUDY"
 """Environment variable by which everything that a study's tuners start is found again."""
@@ -43,7 +43,7 @@ _LOADED = "FAULTS_CLOCK"
 _ROOM = "4g"
 _MODULES = [
     *("autotune.cli.main", "autotune.run", "autotune.cli.studies", "autotune.cli.tuning"),
-    *("autotune.backends.simulator", "autotune.backends.servers"),
+    *("autotune.tuner.backends.simulator", "autotune.tuner.backends.servers"),
     *("autotune.outputs.report.draw", "autotune.outputs.report.render"),
     *(
         "autotune.outputs.tracking.runs",

@@ -18,7 +18,7 @@ from faults_mlflow import MlflowServer
 from faults_ray import RayNodes
 from faults_values import Fault, Outcome, Steps
 
-from autotune.simulator.emulator.process import LEAKED
+from autotune.node.emulator.process import LEAKED
 
 MODEL = "openai/gpt-oss-120b"
 SPACE = """\
@@ -42,7 +42,7 @@ _PATIENCE_S = 400.0
 _RUNS = 14
 _GONE_S = 8.0
 _LOOK_S = 0.15
-_LAUNCHED = ("autotune emulate", "autotune.serving.watchdog", "autotune.loadgen.client.generator")
+_LAUNCHED = ("autotune emulate", "autotune.servers.watchdog", "autotune.load.client.generator")
 
 
 class FaultyStudy:

@@ -3,7 +3,7 @@
 
 Tables are those that ``autotune calibrate --data`` reads (``scripts/calibration_table.py`` makes
 them of published files). Each row is predicted as its engine's version reads its command, by the
-fast prediction (`autotune.simulator.node.steady`) or, with ``--full``, by the whole simulation.
+fast prediction (`autotune.node.steady`) or, with ``--full``, by the whole simulation.
 Errors are |predicted / measured - 1|.
 
 With ``--without KIND`` each row is predicted by a fit that has not seen its class, model, GPU,
@@ -32,12 +32,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
-from autotune.metrics.table import HEADLINE
-from autotune.simulator.fit.calibrate import Problem, without
-from autotune.simulator.fit.reading import LeftOut, MeasuredPoint, model_name, points_of, read_file
-from autotune.simulator.fit.reading import groups as groups_of
-from autotune.simulator.node import ServerSetup, simulate
-from autotune.simulator.node.calibration import (
+from autotune.load.metrics.table import HEADLINE
+from autotune.node.calibration import (
     Z90,
     Calibration,
     PredictionErrors,
@@ -48,8 +44,12 @@ from autotune.simulator.node.calibration import (
     sigma,
     sigma_of_ratio,
 )
-from autotune.simulator.node.steady import SteadyNode
-from autotune.simulator.prediction_intervals import subject_of
+from autotune.node.fit.calibrate import Problem, without
+from autotune.node.fit.reading import LeftOut, MeasuredPoint, model_name, points_of, read_file
+from autotune.node.fit.reading import groups as groups_of
+from autotune.node.prediction_intervals import subject_of
+from autotune.node.simulate import ServerSetup, simulate
+from autotune.node.steady import SteadyNode
 
 METRICS = (HEADLINE, "mean_ttft_ms", "mean_tpot_ms")
 LEAST_ODDS = 0.2

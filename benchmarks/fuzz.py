@@ -29,7 +29,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import AutotuneError
+from autotune.base.errors import AutotuneError
 
 LIMIT_S = 20.0
 LIMIT_BYTES = 2**30

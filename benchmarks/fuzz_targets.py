@@ -18,24 +18,24 @@ from typing import Any
 
 import yaml
 
-from autotune.accuracy.builtin import contexts
-from autotune.accuracy.check import Builtin, ScoreCommand, Task, TaskFile, read_evidence
+from autotune.base.errors import BadInput
 from autotune.cli.main import main
 from autotune.cli.spaces import space_check
-from autotune.engines import engine, names, split_command
-from autotune.errors import BadInput
-from autotune.loadgen.client.stream import EventStream
-from autotune.loadgen.prefix_cache import counters, known_metrics, samples
-from autotune.loadgen.workloads import load_workload
-from autotune.replay.bundle import read_bundle
-from autotune.replay.table import read_table
-from autotune.serving.logs import known_failure, last_line, patterns_of, read_head, unknown_exit
-from autotune.simulator.resolve_command import model_of, resolve_command
-from autotune.space.context import Context
-from autotune.space.huggingface import model_from_file
-from autotune.space.library import Library
-from autotune.study.home import credentials, database_file, is_server, shown
-from autotune.study.results import parse_rows, row_of
+from autotune.engines.context import Context
+from autotune.engines.huggingface import model_from_file
+from autotune.engines.library import Library
+from autotune.engines.registry import engine, names, split_command
+from autotune.load.client.stream import EventStream
+from autotune.load.prefix_cache import counters, known_metrics, samples
+from autotune.load.workloads import load_workload
+from autotune.node.resolve_command import model_of, resolve_command
+from autotune.servers.logs import known_failure, last_line, patterns_of, read_head, unknown_exit
+from autotune.tuner.accuracy.builtin import contexts
+from autotune.tuner.accuracy.check import Builtin, ScoreCommand, Task, TaskFile, read_evidence
+from autotune.tuner.replay.bundle import read_bundle
+from autotune.tuner.replay.table import read_table
+from autotune.tuner.study.home import credentials, database_file, is_server, shown
+from autotune.tuner.study.results import parse_rows, row_of
 from benchmarks.fuzz import Target
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -407,13 +407,13 @@ def _config(content: bytes, folder: Path) -> None:
 
 
 def _configs() -> list[bytes]:
-    from tests.space.published import PUBLISHED
+    from tests.engines.space.published import PUBLISHED
 
     return [_as_json(config) for config, *_ in PUBLISHED.values()]
 
 
 def _bundle() -> bytes:
-    from tests.replay.bundles import bundled, study_in
+    from tests.tuner.replay.bundles import bundled, study_in
 
     with TemporaryDirectory() as folder:
         return bundled(study_in(Path(folder)))

@@ -16,24 +16,17 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata, spearmanr
 
-from autotune.arrays import Floats
-from autotune.prepare.candidates import Prepared
-from autotune.search.gp.kernels import Prior
-from autotune.search.priors import priors_of
-from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.space.library import Library
-from autotune.study.spec import EngineChoice, StudySpec
-from autotune.trial import (
-    Command,
-    Configuration,
-    Evidence,
-    Failure,
-    FailureKind,
-    Launch,
-    State,
-    Trial,
-    TrialResult,
-)
+from autotune.base.arrays import Floats
+from autotune.base.evidence import Evidence
+from autotune.engines.command import Command, Configuration
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library
+from autotune.tuner.prepare.candidates import Prepared
+from autotune.tuner.search.gp.kernels import Prior
+from autotune.tuner.search.priors import priors_of
+from autotune.tuner.study.spec import EngineChoice, StudySpec
+from autotune.tuner.trial import Launch, State, Trial, TrialResult
 
 NOISE = 0.03
 """Standard deviation of ln(measured / true) of one launch, unless a landscape says otherwise."""

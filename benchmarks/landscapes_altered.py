@@ -12,10 +12,11 @@ import numpy as np
 from landscape import Absent, Landscape, believed, layout_of, study_of
 from scipy.stats import rankdata
 
-from autotune.search.gp.kernels import Encoding, Prior, is_size
-from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.space.library import Library
-from autotune.trial import Configuration, Failure, FailureKind, Scalar
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library
+from autotune.tuner.search.gp.kernels import Encoding, Prior, is_size
 
 _SLOWER = 0.5
 """What is left of a layout whose fast kernels are taken out."""

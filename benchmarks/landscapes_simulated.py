@@ -15,22 +15,17 @@ import numpy as np
 from landscape import Landscape, Sources, believed
 from pydantic import TypeAdapter
 
-from autotune.arrays import Floats
-from autotune.loadgen.workloads import load_workload
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import Prepared, prepare
-from autotune.simulator.node.calibration import (
-    OWN,
-    Calibration,
-    packaged_calibration,
-    packaged_physics,
-)
-from autotune.simulator.resolve_command import resolve_for
-from autotune.space.enumeration import CandidateSet
-from autotune.space.library import Library
-from autotune.study.home import library_of
-from autotune.study.options import RunOptions
-from autotune.trial import Failure
+from autotune.base.arrays import Floats
+from autotune.engines.enumeration import CandidateSet
+from autotune.engines.failure import Failure
+from autotune.engines.library import Library
+from autotune.load.workloads import load_workload
+from autotune.node.calibration import OWN, Calibration, packaged_calibration, packaged_physics
+from autotune.node.resolve_command import resolve_for
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import Prepared, prepare
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.options import RunOptions
 
 DRAWN = 0.5
 """Standard deviation of ln(drawn / packaged) of every fitted figure of every engine: a factor of

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 from landscape import Absent, Landscape, Sources, believed, study_of
 
-from autotune.simulator.fit.reading import read_file
-from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.space.library import Library
-from autotune.study.spec import EngineChoice
-from autotune.trial import Configuration, Failure, FailureKind, Scalar
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library
+from autotune.node.fit.reading import read_file
+from autotune.tuner.study.spec import EngineChoice
 
 MODELS = {"kernels-r1": "deepseek-ai/DeepSeek-R1-0528", "kernels-v32": "deepseek-ai/DeepSeek-V3.2"}
 METRIC = "total_token_throughput"

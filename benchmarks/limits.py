@@ -22,17 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from autotune.backends.simulator import Simulated
-from autotune.metrics.formulas import Slo
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import Prepared, prepare
-from autotune.search.history import History
-from autotune.search.priors import priors_of
-from autotune.search.study import Study
-from autotune.study.home import library_of
-from autotune.study.options import RunOptions
-from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role, Trial
+from autotune.load.metrics.formulas import Slo
+from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import Prepared, prepare
+from autotune.tuner.search.history import History
+from autotune.tuner.search.priors import priors_of
+from autotune.tuner.search.study import Study
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, Trial
 
 PROBLEMS = (
     ("deepseek-ai/DeepSeek-V3.2", "8xh200"),

@@ -18,10 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from autotune.backends import evaluator_for
-from autotune.prepare.build_spec import library_for
-from autotune.study.home import Home
-from autotune.study.results import launch_of
+from autotune.tuner.backends import evaluator_for
+from autotune.tuner.prepare.build_spec import library_for
+from autotune.tuner.study.home import Home
+from autotune.tuner.study.results import launch_of
 
 QUESTION = [
     "--model",

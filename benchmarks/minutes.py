@@ -25,17 +25,17 @@ import numpy as np
 from landscape import layout_of
 from landscapes_simulated import SIMULATED, _prepared, drawn_away
 
-from autotune.loadgen.workloads import load_workload
-from autotune.metrics.table import HEADLINE
-from autotune.prepare.candidates import Prepared
-from autotune.search.acquisition import suggest
-from autotune.search.gp.kernels import Encoding, Kernels
-from autotune.search.history import Entry, History
-from autotune.search.priors import priors_of
-from autotune.search.priors.simulated import _launch_s, _predicted
-from autotune.simulator.node.steady import SteadyNode
-from autotune.space.enumeration import CandidateSet
-from autotune.trial import Role
+from autotune.engines.enumeration import CandidateSet
+from autotune.load.metrics.table import HEADLINE
+from autotune.load.workloads import load_workload
+from autotune.node.steady import SteadyNode
+from autotune.tuner.prepare.candidates import Prepared
+from autotune.tuner.search.acquisition import suggest
+from autotune.tuner.search.gp.kernels import Encoding, Kernels
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.priors import priors_of
+from autotune.tuner.search.priors.simulated import _launch_s, _predicted
+from autotune.tuner.trial import Role
 
 CANDIDATES, MOST, NOISE = 400, 40, 0.03
 ARMS = (None, 1000.0)

@@ -25,25 +25,25 @@ from multiprocessing import get_context
 import numpy as np
 from decisions import by_knobs, rate, study_spec
 
-from autotune.arrays import Floats
-from autotune.loadgen.workloads import load_workload
-from autotune.metrics.table import HEADLINE
-from autotune.search.acquisition import model_of
-from autotune.search.decide.sequential_test import Effect, Spread, mean
-from autotune.search.decide.verdict import judge
-from autotune.search.explain import contributions
-from autotune.search.gp.kernels import Encoding, Kernels, one_thread
-from autotune.search.gp.posterior import THOROUGH, HyperPrior, _Tables
-from autotune.search.history import Entry, History
-from autotune.search.plan import Plan, Step
-from autotune.search.sampler import CandidateSampler
-from autotune.simulator.node import ServerSetup
-from autotune.simulator.node.calibration import drawn_factors, groups_of, packaged_calibration
-from autotune.simulator.node.coefficients import speed_card
-from autotune.simulator.node.steady import SteadyNode
-from autotune.simulator.prediction_intervals import gain_interval90
-from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.trial import Configuration
+from autotune.base.arrays import Floats
+from autotune.engines.command import Configuration
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.load.metrics.table import HEADLINE
+from autotune.load.workloads import load_workload
+from autotune.node.calibration import drawn_factors, groups_of, packaged_calibration
+from autotune.node.coefficients import speed_card
+from autotune.node.prediction_intervals import gain_interval90
+from autotune.node.simulate import ServerSetup
+from autotune.node.steady import SteadyNode
+from autotune.tuner.search.acquisition import model_of
+from autotune.tuner.search.decide.sequential_test import Effect, Spread, mean
+from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.explain import contributions
+from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
+from autotune.tuner.search.gp.posterior import THOROUGH, HyperPrior, _Tables
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.plan import Plan, Step
+from autotune.tuner.search.sampler import CandidateSampler
 
 BINS = {0.6: (0.5, 0.675), 0.75: (0.675, 0.825), 0.9: (0.825, 0.925), 0.95: (0.925, 0.985)}
 """Odds about which settings are counted together."""

@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.arrays import Ints
-from autotune.loadgen.client.generator import allow_open_files
+from autotune.base.arrays import Ints
+from autotune.load.client.generator import allow_open_files
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LOOK_NS = 500_000

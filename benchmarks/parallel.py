@@ -30,9 +30,9 @@ import numpy as np
 from landscape import Landscape, Sources, command_of
 from landscapes import build
 
-from autotune.recommend import recommend
-from autotune.search.study import Study
-from autotune.trial import Launch, Trial
+from autotune.tuner.recommend import recommend
+from autotune.tuner.search.study import Study
+from autotune.tuner.trial import Launch, Trial
 
 TYPICAL_S, SIGMA = 300.0, 0.2
 

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from autotune.arrays import Ints
-from autotune.loadgen.client.generator import allow_open_files
-from autotune.loadgen.client.target import Target
+from autotune.base.arrays import Ints
+from autotune.load.client.generator import allow_open_files
+from autotune.load.client.target import Target
 
 Times = Ints
 Answer = tuple[int, Sequence[int]]
@@ -63,8 +63,8 @@ class Load:
 
 def ours(load: Load, bodies: Sequence[bytes]) -> list[Answer]:
     """What `autotune bench` sends with, in one worker."""
-    from autotune.loadgen.client.generator import HEAD_START_NS, Generator, event_loop
-    from autotune.loadgen.client.messages import RequestTimeouts, Schedule
+    from autotune.load.client.generator import HEAD_START_NS, Generator, event_loop
+    from autotune.load.client.messages import RequestTimeouts, Schedule
 
     target = Target("http", load.host, load.port)
     requests = [target.request("/v1/completions", body) for body in bodies]
@@ -198,7 +198,7 @@ def _fine(answers: Sequence[Answer | BaseException]) -> list[Answer]:
 
 
 CLIENTS: dict[str, tuple[str, Callable[[Load, Sequence[bytes]], list[Answer]]]] = {
-    "ours": ("autotune.loadgen.client.generator", ours),
+    "ours": ("autotune.load.client.generator", ours),
     "aiohttp": ("aiohttp", aiohttp_vllm),
     "aiohttp-lean": ("aiohttp", aiohttp_lean),
     "httpx": ("httpx", with_httpx),

@@ -1,7 +1,7 @@
 """The search's priors against what they foresee: ``python benchmarks/priors.py [--sample N]
 [--measured FILE …]``.
 
-Two questions, each of the simulator's fast prediction (`autotune.simulator.node.steady`) and of the
+Two questions, each of the simulator's fast prediction (`autotune.node.steady`) and of the
 roofline:
 
 - against the full simulation, on a random sample of each engine's candidates: rank correlation
@@ -25,15 +25,15 @@ import numpy as np
 from roofline import roofline
 from scipy.stats import spearmanr
 
-from autotune.arrays import Floats
-from autotune.loadgen.workloads import load_workload
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import prepare
-from autotune.simulator.fit.reading import MeasuredPoint, points_of, read_file
-from autotune.simulator.node import ServerSetup, simulate
-from autotune.simulator.node.steady import SteadyNode
-from autotune.study.home import library_of
-from autotune.study.options import RunOptions
+from autotune.base.arrays import Floats
+from autotune.load.workloads import load_workload
+from autotune.node.fit.reading import MeasuredPoint, points_of, read_file
+from autotune.node.simulate import ServerSetup, simulate
+from autotune.node.steady import SteadyNode
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import prepare
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.options import RunOptions
 
 _HEADLINE = "total_token_throughput"
 _CASES = (

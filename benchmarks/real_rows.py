@@ -22,11 +22,11 @@ from landscape import Landscape, believed
 from search_figures import launches_to
 from search_loops import play
 
-from autotune.simulator.fit.reading import MeasuredRow, read_file
-from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.space.library import Library
-from autotune.study.spec import EngineChoice, StudySpec
-from autotune.trial import Failure, FailureKind
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library
+from autotune.node.fit.reading import MeasuredRow, read_file
+from autotune.tuner.study.spec import EngineChoice, StudySpec
 
 LEAST = 4
 """Configurations of a group."""

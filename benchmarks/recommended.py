@@ -16,15 +16,15 @@ import math
 import statistics
 from pathlib import Path
 
-from autotune.backends.simulator import Simulated
-from autotune.loadgen.workloads import load_workload
-from autotune.prepare.candidates import Prepared, prepare
-from autotune.simulator.node.calibration import calibration_of
-from autotune.simulator.node.steady import SteadyNode
-from autotune.space.enumeration import Candidate
-from autotune.study.home import Home, library_of
-from autotune.study.spec import StudySpec
-from autotune.trial import Role, Trial
+from autotune.engines.enumeration import Candidate
+from autotune.load.workloads import load_workload
+from autotune.node.calibration import calibration_of
+from autotune.node.steady import SteadyNode
+from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.prepare.candidates import Prepared, prepare
+from autotune.tuner.study.home import Home, library_of
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Role, Trial
 
 
 def truth(prepared: Prepared, spec: StudySpec, candidate: Candidate) -> float:

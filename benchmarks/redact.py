@@ -12,7 +12,7 @@ import argparse
 from itertools import product
 from time import process_time
 
-from autotune import redact
+from autotune.base import redact
 
 BEGINS = ("", "--", "api_key=${", "Bearer ", "https://")
 FRAGMENTS = (

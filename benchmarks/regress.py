@@ -28,13 +28,13 @@ from typing import Any
 
 import yaml
 
-from autotune.backends import evaluator_for
-from autotune.notify import silent
-from autotune.simulator.node.calibration import calibration_of
-from autotune.space.library import Library
-from autotune.study.home import Home
-from autotune.study.options import RegressOptions
-from autotune.study.recommendation import Regression
+from autotune.base.notify import silent
+from autotune.engines.library import Library
+from autotune.node.calibration import calibration_of
+from autotune.tuner.backends import evaluator_for
+from autotune.tuner.study.home import Home
+from autotune.tuner.study.options import RegressOptions
+from autotune.tuner.study.recommendation import Regression
 from autotune.verify import Comparison
 
 STUDY, VERSION = "regress", "0.33.0"

@@ -13,10 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.arrays import Floats
-from autotune.loadgen.requests import Requests
-from autotune.loadgen.workloads import Workload
-from autotune.space.architecture import (
+from autotune.base.arrays import Floats
+from autotune.engines.architecture import (
     BF16,
     expert_layers,
     kv_bytes_per_token_layer,
@@ -24,8 +22,10 @@ from autotune.space.architecture import (
     rank_layers,
     weight_bytes_per_gpu,
 )
-from autotune.space.cards import HardwareCard, ModelCard
-from autotune.trial import Configuration, Scalar
+from autotune.engines.cards import HardwareCard, ModelCard
+from autotune.engines.command import Configuration, Scalar
+from autotune.load.requests import Requests
+from autotune.load.workloads import Workload
 
 _UNLIMITED = 1024
 HOPELESS = 1.0

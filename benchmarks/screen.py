@@ -3,7 +3,7 @@ benchmarks/screen.py``.
 
 Whole studies by the product's own path (`Study`) on the simulated node. A launch's throughput is
 that of one noise-free simulation of its command times a log-normal factor (3 %); what random
-weights change is what the simulated node says (`autotune.simulator.node.server`), and a factor of
+weights change is what the simulated node says (`autotune.node.server`), and a factor of
 its own for each engine and layout, drawn anew for each seed with ``--spread`` in all. Weights are
 read at ``--gb-s``. Regret is that of what is recommended, against the best command that any of the
 studies launched, noise-free.
@@ -23,18 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from autotune.backends.simulator import Simulated
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import Prepared, prepare
-from autotune.search.decide.verdict import judge
-from autotune.search.history import History
-from autotune.search.priors.__init__ import priors_of
-from autotune.search.screen import layout_of
-from autotune.search.study import Study
-from autotune.study.home import library_of
-from autotune.study.options import RunOptions
-from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role, Trial, TrialResult
+from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import Prepared, prepare
+from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.history import History
+from autotune.tuner.search.priors.__init__ import priors_of
+from autotune.tuner.search.screen import layout_of
+from autotune.tuner.search.study import Study
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, Trial, TrialResult
 
 JOBS = {
     "h200": ("deepseek-ai/DeepSeek-V3.2", "h200"),
@@ -88,7 +88,7 @@ class Node:
             name: {m: v * factor if m.endswith("throughput") and v else v for m, v in row.items()}
             for name, row in found.metrics.items()
         }
-        # As `autotune.backends.Checked` sets them apart.
+        # As `autotune.tuner.backends.Checked` sets them apart.
         apart = (
             {"metrics": {}, "ranking": metrics}
             if trial.role is Role.SCREEN

@@ -35,7 +35,7 @@ from landscapes import NAMES, build
 from search_figures import as_markdown, as_text, summarised
 from search_loops import COMPARED, LOOPS, missing, play
 
-from autotune.errors import BadInput
+from autotune.base.errors import BadInput
 
 BUDGETS = (10, 20, 40)
 

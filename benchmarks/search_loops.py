@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from landscape import Landscape, command_of
 
-from autotune.arrays import Floats
-from autotune.recommend import recommend
-from autotune.search.gp.kernels import ENGINE, Encoding, Kernels, is_size
-from autotune.search.history import Entry, History
-from autotune.search.sampler import CandidateSampler
-from autotune.search.study import Study
-from autotune.space.enumeration import CandidateSet
-from autotune.trial import Role
+from autotune.base.arrays import Floats
+from autotune.engines.enumeration import CandidateSet
+from autotune.tuner.recommend import recommend
+from autotune.tuner.search.gp.kernels import ENGINE, Encoding, Kernels, is_size
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.sampler import CandidateSampler
+from autotune.tuner.search.study import Study
+from autotune.tuner.trial import Role
 
 _STARTS = 10
 """Random launches with which BoTorch begins, the baseline among them."""

@@ -35,16 +35,16 @@ from decisions import rate
 from landscape import Landscape, Sources
 from landscapes import build
 
-from autotune.search.acquisition import model_of
-from autotune.search.decide.verdict import Gain, judge
-from autotune.search.explain import regret
-from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
-from autotune.search.history import Entry, History
-from autotune.search.plan import Plan, Step
-from autotune.search.sampler import CandidateSampler
-from autotune.space.enumeration import CandidateSet
-from autotune.study.recommendation import Verdict
-from autotune.trial import Role
+from autotune.engines.enumeration import CandidateSet
+from autotune.tuner.search.acquisition import model_of
+from autotune.tuner.search.decide.verdict import Gain, judge
+from autotune.tuner.search.explain import regret
+from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.plan import Plan, Step
+from autotune.tuner.search.sampler import CandidateSampler
+from autotune.tuner.study.recommendation import Verdict
+from autotune.tuner.trial import Role
 
 GAINS = (0.03, 0.06, 0.11, 0.25, 0.6, 1.2, 2.5)
 """Of the best over the baseline, study by study."""

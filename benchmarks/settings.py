@@ -28,19 +28,19 @@ from typing import Any
 
 from recommended import best_known, truth
 
-from autotune.backends.simulator import Simulated
-from autotune.loadgen.workloads import load_workload
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare
-from autotune.recommend import recommend
-from autotune.search.gp.kernels import Prior
-from autotune.search.priors import priors_of
-from autotune.search.study import Study
-from autotune.simulator.resolve_command import knobs_modelled, resolve_for
-from autotune.study.home import library_of
-from autotune.study.options import RunOptions
-from autotune.study.recommendation import Recommendation, Verdict
-from autotune.trial import Launch
+from autotune.load.workloads import load_workload
+from autotune.node.resolve_command import knobs_modelled, resolve_for
+from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import Prepared, no_effect_by_rule, prepare
+from autotune.tuner.recommend import recommend
+from autotune.tuner.search.gp.kernels import Prior
+from autotune.tuner.search.priors import priors_of
+from autotune.tuner.search.study import Study
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.recommendation import Recommendation, Verdict
+from autotune.tuner.trial import Launch
 
 _made: dict[str, Any] = {}
 """What the forked processes inherit."""

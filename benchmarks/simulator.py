@@ -31,12 +31,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from autotune.loadgen.workloads import LoadPoint, Workload, load_workload
-from autotune.loadgen.workloads.arrivals import Arrival
-from autotune.loadgen.workloads.lengths import FixedLengths
-from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
-from autotune.space.library import Library
-from autotune.trial import Scalar
+from autotune.engines.command import Scalar
+from autotune.engines.library import Library
+from autotune.load.workloads import LoadPoint, Workload, load_workload
+from autotune.load.workloads.arrivals import Arrival
+from autotune.load.workloads.lengths import FixedLengths
+from autotune.node.simulate import ServerSetup, SimulatedOutcome, simulate
 
 LIBRARY = Library()
 V32, R1 = LIBRARY.model("deepseek-ai/DeepSeek-V3.2"), LIBRARY.model("deepseek-ai/DeepSeek-R1")

@@ -19,11 +19,12 @@ import time
 import numpy as np
 from decisions import study_spec
 
-from autotune.search.acquisition import suggest
-from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
-from autotune.search.history import Entry, History
-from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.trial import Configuration, Role
+from autotune.engines.command import Configuration
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.tuner.search.acquisition import suggest
+from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.trial import Role
 
 SIZES = (10**2, 10**4, 10**5, 10**6)
 TRIALS = (10, 100, 500)

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from autotune.cli.main import cli
-from autotune.study.options import RunOptions
+from autotune.tuner.study.options import RunOptions
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 MARK = "<!-- Below: written by scripts/cli_reference.py. -->\n"

@@ -18,11 +18,11 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autotune.loadgen.workloads import Workload
-from autotune.simulator.fit.reading import MeasuredPoint, points_of, read_file
-from autotune.simulator.node import ServerSetup, simulate
-from autotune.simulator.prediction_intervals import intervals
-from autotune.space.library import Library
+from autotune.engines.library import Library
+from autotune.load.workloads import Workload
+from autotune.node.fit.reading import MeasuredPoint, points_of, read_file
+from autotune.node.prediction_intervals import intervals
+from autotune.node.simulate import ServerSetup, simulate
 
 _SEED = 0
 _MEASURED = (4, 8, 16, 32, 64, 128)

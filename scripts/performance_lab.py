@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.engines import recognise, split_command
-from autotune.metrics.readable import percent
+from autotune.engines.command import Configuration
+from autotune.engines.context import Context, normalised
+from autotune.engines.library import Library
+from autotune.engines.registry import recognise, split_command
+from autotune.load.metrics.readable import percent
 from autotune.outputs.report.text import table
-from autotune.space.context import Context, normalised
-from autotune.space.library import Library
-from autotune.study.home import Home
-from autotune.study.recommendation import Recommendation
-from autotune.trial import Configuration
+from autotune.tuner.study.home import Home
+from autotune.tuner.study.recommendation import Recommendation
 
 MODELS = {"r1": "deepseek-ai/DeepSeek-R1-0528", "v32": "deepseek-ai/DeepSeek-V3.2"}
 """Name of a document's study to its model."""

@@ -20,7 +20,7 @@ import mlflow
 from shoot_report import save
 
 from autotune.outputs.tracking import view_address
-from autotune.study.home import database_uri
+from autotune.tuner.study.home import database_uri
 from tests.browsers import chromium
 from tests.mlflow_servers import DashboardProcess, ServerProcess
 

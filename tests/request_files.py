@@ -19,7 +19,7 @@ class RequestTable(NamedTuple):
 
 
 def read_requests(path: Path) -> RequestTable:
-    """Read what `autotune.loadgen.request_file.write_requests` wrote."""
+    """Read what `autotune.load.request_file.write_requests` wrote."""
     with pq.ParquetFile(path) as file:
         table = file.read()
     metadata = {

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.metrics.formulas import Slo
-from autotune.space.architecture import Architecture
-from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.promises import GivenUp
-from autotune.study.recommendation import (
+from autotune.base.evidence import Evidence
+from autotune.engines.architecture import Architecture
+from autotune.engines.cards import HardwareCard, ModelCard
+from autotune.engines.command import Command, Configuration
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.promises import GivenUp
+from autotune.load.metrics.formulas import Slo
+from autotune.load.metrics.table import Metrics
+from autotune.tuner.study.recommendation import (
     Alternative,
     Choice,
     Contribution,
@@ -23,20 +27,8 @@ from autotune.study.recommendation import (
     Verdict,
     WorkloadComparison,
 )
-from autotune.study.spec import EngineChoice, StudySpec
-from autotune.trial import (
-    Command,
-    Configuration,
-    Evidence,
-    Failure,
-    FailureKind,
-    Launch,
-    Metrics,
-    Role,
-    State,
-    Trial,
-    TrialResult,
-)
+from autotune.tuner.study.spec import EngineChoice, StudySpec
+from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
 
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 SECRET = "hf_AbCdEf0123456789AbCdEf0123456789"

@@ -8,22 +8,24 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
-from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
-from autotune.cli.shared import MESSAGES, answer, say
-from autotune.errors import BadInput, LoadFailed, NothingFeasible
-from autotune.loadgen.bench import results
-from autotune.loadgen.bench.results import Bench
-from autotune.loadgen.client.messages import Progress
-from autotune.loadgen.client.target import Target
-from autotune.loadgen.loads import Load
-from autotune.loadgen.measuring import FoundCapacity, LoadOptions, Measurement, measure, send
-from autotune.loadgen.prefix_cache import DraftReader, PrefixCache
-from autotune.loadgen.server_client import ServerClient
-from autotune.loadgen.workloads import Workload
-from autotune.metrics import readable
-from autotune.space.library import Library
-from autotune.study.home import write_atomically
-from autotune.trial import Accuracy, Evidence
+from autotune.base.errors import BadInput, LoadFailed, NothingFeasible
+from autotune.base.evidence import Evidence
+from autotune.base.files import write_atomically
+from autotune.engines.library import Library
+from autotune.load.bench import results
+from autotune.load.bench.results import Bench
+from autotune.load.client.messages import Progress
+from autotune.load.client.target import Target
+from autotune.load.load import Load
+from autotune.load.measuring import FoundCapacity, LoadOptions, Measurement, measure, send
+from autotune.load.metrics import readable
+from autotune.load.prefix_cache import DraftReader, PrefixCache
+from autotune.load.server_client import ServerClient
+from autotune.load.workloads import Workload
+from autotune.tuner.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
+from autotune.tuner.trial import Accuracy
+
+from .shared import MESSAGES, answer, say
 
 
 def bench(options: Bench, as_json: bool) -> None:

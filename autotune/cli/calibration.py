@@ -12,15 +12,18 @@ from typing import Any
 
 import yaml
 
-from autotune.cli.shared import answer, say
-from autotune.errors import BadInput
-from autotune.metrics.table import HEADLINE
-from autotune.simulator.fit.calibrate import Predicted, fitted_calibration, predicted_by
-from autotune.simulator.fit.reading import MeasuredPoint, Reading, points_of, read, shape
-from autotune.simulator.fit.report import error_lines, errors, ranking_lines, rankings, table
-from autotune.simulator.node.calibration import packaged_calibration, read_calibration
-from autotune.study.home import Home, calibration_of_home, write_atomically
-from autotune.study.options import CalibrateOptions
+from autotune.base.errors import BadInput
+from autotune.base.files import write_atomically
+from autotune.load.metrics.table import HEADLINE
+from autotune.node.calibration import packaged_calibration, read_calibration
+from autotune.node.fit.calibrate import Predicted, fitted_calibration, predicted_by
+from autotune.node.fit.reading import MeasuredPoint, Reading, points_of, shape
+from autotune.node.fit.report import error_lines, errors, ranking_lines, rankings, table
+from autotune.tuner.study.home import Home, calibration_of_home
+from autotune.tuner.study.measured import read
+from autotune.tuner.study.options import CalibrateOptions
+
+from .shared import answer, say
 
 _SEEN = "the shipped figures have seen published rows: only --from physics leaves such a row out of all figures"
 _HEADING = "# Written by `autotune calibrate`; the next calibration overwrites it.\n"

@@ -21,15 +21,16 @@ from pathlib import Path
 
 import click
 
-from autotune import machine
-from autotune.cli.shared import print_json
-from autotune.engines import engine, names
+from autotune.base.errors import BadInput
+from autotune.engines import machine
 from autotune.engines.choose import named_binaries
 from autotune.engines.detect import find
-from autotune.errors import BadInput
-from autotune.serving.docker_run import models_folder, server_version
-from autotune.serving.preflight import IDLE_BYTES
-from autotune.space.library import Library
+from autotune.engines.library import Library
+from autotune.engines.registry import engine, names
+from autotune.servers.docker_run import models_folder, server_version
+from autotune.servers.preflight import IDLE_BYTES
+
+from .shared import print_json
 
 PROCESS, DOCKER = "process", "docker"
 TARGETS = (PROCESS, DOCKER)

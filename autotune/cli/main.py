@@ -12,18 +12,20 @@ from typing import Any, Literal
 
 import click
 
-from autotune import __version__, redact
-from autotune.cli import shared
-from autotune.cli.shared import EXAMPLES, GroupedCommand, refusal
-from autotune.errors import AutotuneError, BadInput, Interrupted, Terminated
-from autotune.study.options import (
-    BenchOptions,
+from autotune import __version__
+from autotune.base import redact
+from autotune.base.errors import AutotuneError, BadInput, Interrupted, Terminated
+from autotune.load.options import BenchOptions
+from autotune.tuner.study.options import (
     CalibrateOptions,
     RegressOptions,
     RunOptions,
     SimulateOptions,
     VerifyOptions,
 )
+
+from . import shared
+from .shared import EXAMPLES, GroupedCommand, refusal
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -44,7 +46,7 @@ def cli() -> None:
 @shared.common(home_is_used=True)
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and recommend one serving command."""
-    from autotune.cli import tuning
+    from . import tuning
 
     tuning.run(RunOptions(**options, given=shared.given()), home, as_json, dry_run)
 
@@ -57,7 +59,7 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
 @shared.common(home_is_used=True)
 def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
     """Continue an interrupted study; a finished one prints its recommendation again."""
-    from autotune.cli import tuning
+    from . import tuning
 
     tuning.resume(study, home, as_json, launches)
 
@@ -69,7 +71,7 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
 def verify(home: Path, as_json: bool, **options: Any) -> None:
     """Measure the predictions of a simulated study: baseline, recommended and next best command, on
     real servers."""
-    from autotune.cli import tuning
+    from . import tuning
 
     tuning.verify(VerifyOptions(**options), home, as_json)
 
@@ -81,7 +83,7 @@ def verify(home: Path, as_json: bool, **options: Any) -> None:
 def regress(home: Path, as_json: bool, **options: Any) -> None:
     """Compare a study's commands on a new version of their engine with the old one: exit 0 pass, 5
     slower, 6 open."""
-    from autotune.cli import tuning
+    from . import tuning
 
     sys.exit(tuning.regress(RegressOptions(**options), home, as_json))
 
@@ -93,7 +95,7 @@ def regress(home: Path, as_json: bool, **options: Any) -> None:
 @shared.common(home_is_used=True)
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
-    from autotune.cli import prediction
+    from . import prediction
 
     prediction.simulate(SimulateOptions(**options), home, as_json)
 
@@ -111,8 +113,9 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @shared.common(home_is_used=False)
 def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
-    from autotune.cli.bench import bench as measure
-    from autotune.loadgen.bench.results import Bench
+    from autotune.load.bench.results import Bench
+
+    from .bench import bench as measure
 
     measure(Bench(**options), as_json)
 
@@ -124,7 +127,7 @@ def bench(as_json: bool, **options: Any) -> None:
 def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     """Compare two studies (names or bundles), or two results of `bench --save-result` or `vllm
     bench serve`."""
-    from autotune.cli import studies
+    from . import studies
 
     studies.compare(a, b, home, as_json)
 
@@ -147,7 +150,7 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
 def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bool) -> None:
     """Write a study to one file from which `run --on replay:FILE` reads its answers, on any
     machine."""
-    from autotune.cli import studies
+    from . import studies
 
     studies.bundle(study, output, with_prompts, home, as_json)
 
@@ -181,7 +184,7 @@ def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bo
 @shared.common(home_is_used=True)
 def emulate(home: Path, as_json: bool, **options: Any) -> None:
     """Emulate an engine on a node with GPUs: a server with the simulated node's times."""
-    from autotune.cli import prediction
+    from . import prediction
 
     sys.exit(prediction.emulate(options, home, as_json))
 
@@ -191,7 +194,7 @@ def emulate(home: Path, as_json: bool, **options: Any) -> None:
 @shared.common(home_is_used=True)
 def calibrate(home: Path, as_json: bool, **options: Any) -> None:
     """Fit the simulator's coefficients to measurements, and write them."""
-    from autotune.cli import calibration
+    from . import calibration
 
     calibration.calibrate(CalibrateOptions(**options), home, as_json)
 
@@ -204,7 +207,7 @@ def calibrate(home: Path, as_json: bool, **options: Any) -> None:
 @shared.common(home_is_used=True)
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
     """Print a study's report; for an unfinished study, the results so far."""
-    from autotune.cli import studies
+    from . import studies
 
     studies.report(study, format_, home, as_json)
 
@@ -228,7 +231,7 @@ def export(
     study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool
 ) -> None:
     """Write the recommended configuration in a deployment format."""
-    from autotune.cli import studies
+    from . import studies
 
     studies.export(study, format_, output, image, home, as_json)
 
@@ -237,7 +240,7 @@ def export(
 @shared.common(home_is_used=True)
 def list_(home: Path, as_json: bool) -> None:
     """List the studies of the home folder, the newest last."""
-    from autotune.cli import studies
+    from . import studies
 
     studies.list_studies(home, as_json)
 
@@ -247,7 +250,7 @@ def list_(home: Path, as_json: bool) -> None:
 @shared.common(home_is_used=True)
 def doctor(engine_bins: tuple[str, ...], home: Path, as_json: bool) -> None:
     """Check this machine for missing prerequisites of --on process and --on docker."""
-    from autotune.cli.doctor import doctor as examine
+    from .doctor import doctor as examine
 
     examine(engine_bins, home, as_json)
 
@@ -265,7 +268,7 @@ def space() -> None:
 @shared.common(home_is_used=False)
 def show(as_json: bool, **options: Any) -> None:
     """Print each engine's knobs and candidates, and the combinations that each rule removed."""
-    from autotune.cli import spaces
+    from . import spaces
 
     spaces.space_show(RunOptions(**options), as_json)
 
@@ -278,7 +281,7 @@ def show(as_json: bool, **options: Any) -> None:
 @shared.common(home_is_used=False)
 def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
     """Validate a space file or folder (default: the packaged ones); errors name the line."""
-    from autotune.cli import spaces
+    from . import spaces
 
     spaces.space_check(path, engines, as_json)
 

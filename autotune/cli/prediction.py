@@ -8,36 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.backends.simulator import Simulator
-from autotune.backends.simulator import simulate as simulate_load
-from autotune.cli.shared import answer, say
-from autotune.engines import command_of, recognise, split_command
+from autotune.base.errors import BadInput, NothingFeasible, RefusedCommand
+from autotune.base.notify import silent
+from autotune.engines.context import Context, gpus_of
+from autotune.engines.library import Library
+from autotune.engines.machine import check_gpus, node
+from autotune.engines.registry import command_of, recognise, split_command
 from autotune.engines.rewrite import rewrite
 from autotune.engines.translate import translate_typed
-from autotune.errors import BadInput, NothingFeasible, RefusedCommand
-from autotune.loadgen.bench.results import curve
-from autotune.loadgen.capacity.search import (
-    LOADS,
-    SHAPES,
-    By,
-    FoundLoad,
-    LoadSearch,
-    Probe,
-    described,
-)
-from autotune.loadgen.loads import Load
-from autotune.loadgen.workloads import Workload, load_workload
-from autotune.machine import check_gpus, node
-from autotune.metrics import readable
-from autotune.metrics.formulas import Slo
-from autotune.metrics.table import Rent
-from autotune.notify import silent
-from autotune.prepare.names import know_model
-from autotune.simulator.node import SimulatedOutcome
-from autotune.simulator.node.calibration import calibration_in
-from autotune.simulator.node.memory import MEMORY_KEYS
-from autotune.simulator.prediction_intervals import against
-from autotune.simulator.resolve_command import (
+from autotune.load.bench.results import curve
+from autotune.load.capacity.search import LOADS, SHAPES, By, FoundLoad, LoadSearch, Probe, described
+from autotune.load.load import Load
+from autotune.load.metrics import readable
+from autotune.load.metrics.formulas import Slo, slos_of
+from autotune.load.metrics.table import Rent
+from autotune.load.workloads import Workload, load_workload
+from autotune.node.calibration import calibration_in
+from autotune.node.memory import MEMORY_KEYS
+from autotune.node.prediction_intervals import against
+from autotune.node.resolve_command import (
     ResolvedCommand,
     model_of,
     not_simulated_in,
@@ -45,11 +34,14 @@ from autotune.simulator.resolve_command import (
     resolve_command,
     version_changes,
 )
-from autotune.space.context import Context, gpus_of
-from autotune.space.library import Library
-from autotune.study.goals import slos_of
-from autotune.study.home import calibration_of_home, library_for
-from autotune.study.options import SimulateOptions
+from autotune.node.simulate import SimulatedOutcome
+from autotune.tuner.backends.simulator import Simulator
+from autotune.tuner.backends.simulator import simulate as simulate_load
+from autotune.tuner.prepare.names import know_model
+from autotune.tuner.study.home import calibration_of_home, library_for
+from autotune.tuner.study.options import SimulateOptions
+
+from .shared import answer, say
 
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
@@ -300,8 +292,8 @@ def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     """``autotune emulate``: serve until a signal ends it; returns the engine's exit code."""
-    from autotune.simulator.emulator.launch import Emulation
-    from autotune.simulator.emulator.process import emulate as emulate_engine
+    from autotune.node.emulator.launch import Emulation
+    from autotune.node.emulator.process import emulate as emulate_engine
 
     library = _library(options.pop("calibration"), home)
     options["engine_version"] = _known(options["engine_version"])

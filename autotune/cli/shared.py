@@ -18,7 +18,8 @@ from rich.markdown import CodeBlock, Markdown, TableElement
 from rich.table import Table
 from rich.text import Text
 
-from autotune.study.options import GROUPS, STUDY, Option, RunOptions
+from autotune.base.options import GROUPS, STUDY, Option
+from autotune.tuner.study.options import RunOptions
 
 
 def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -44,7 +45,7 @@ def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., A
 
 def options_of(kind: type, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make click's options from a dataclass's fields of these names, or all
-    (`autotune.study.options.option`)."""
+    (`autotune.base.options.option`)."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for one in reversed(fields(kind)):
@@ -124,7 +125,7 @@ Examples:
 
 
 class GroupedCommand(click.Command):
-    """A command that lists its options under the headings of `autotune.study.options.GROUPS`."""
+    """A command that lists its options under the headings of `autotune.base.options.GROUPS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups in order; options that are no field of `RunOptions` belong to the

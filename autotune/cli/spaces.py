@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from autotune.cli.shared import answer
-from autotune.engines import engine, names
 from autotune.engines.engine import RULE
+from autotune.engines.entry import in_range
 from autotune.engines.readings import check_readings
+from autotune.engines.registry import engine, names
 from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import PROMISES, UNJUDGED
-from autotune.prepare.predicted_memory import MEMORY
-from autotune.space.entry import in_range
-from autotune.study.home import library_for
-from autotune.study.options import RunOptions
-from autotune.trial import SURE_TO_START
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import PROMISES, UNJUDGED
+from autotune.tuner.prepare.predicted_memory import MEMORY
+from autotune.tuner.study.home import library_for
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.trial import SURE_TO_START
+
+from .shared import answer
 
 if TYPE_CHECKING:
+    from autotune.engines.cards import ModelCard
+    from autotune.engines.command import Scalar
+    from autotune.engines.enumeration import CandidateSet
     from autotune.engines.space import EngineSpace
-    from autotune.space.cards import ModelCard
-    from autotune.space.enumeration import CandidateSet
-    from autotune.trial import Scalar
 
 
 def space_show(options: RunOptions, as_json: bool) -> None:
     """``autotune space show``."""
-    from autotune.prepare.candidates import prepare
+    from autotune.tuner.prepare.candidates import prepare
 
     spec = build_spec(options)
     prepared = prepare(spec, library_for(options.space), anywhere=True)
@@ -147,7 +148,7 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _figures(model: ModelCard) -> dict[str, float]:
     """Return parameters and weights of a model, which show at a glance whether its file is read
     correctly."""
-    from autotune.space.architecture import (
+    from autotune.engines.architecture import (
         active_parameters,
         total_parameters,
         weight_bytes_per_gpu,
@@ -164,13 +165,13 @@ def _figures(model: ModelCard) -> dict[str, float]:
 
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
     """``autotune space check``."""
-    from autotune.loadgen.workloads import Workload
-    from autotune.prepare.recipes import check_recipes
-    from autotune.simulator.emulator.launch import EmulationCard
-    from autotune.simulator.node.calibration import Calibration, Physics
-    from autotune.simulator.node.coefficients import SpeedCard
-    from autotune.space.library import check, kind_of, load
-    from autotune.space.schema import EngineCard
+    from autotune.engines.library import check, kind_of, load
+    from autotune.engines.schema import EngineCard
+    from autotune.load.workloads import Workload
+    from autotune.node.calibration import Calibration, Physics
+    from autotune.node.coefficients import SpeedCard
+    from autotune.node.emulator.launch import EmulationCard
+    from autotune.tuner.prepare.recipes import check_recipes
 
     schemas: dict[str, type[BaseModel]] = {
         "workloads": Workload,

@@ -13,13 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.shared import answer, print_json, say
-from autotune.errors import BadInput, UnknownName
-from autotune.metrics import readable
-from autotune.study.home import Home, write_atomically
-from autotune.study.recommendation import Recommendation, Verdict
-from autotune.study.results import is_held
-from autotune.study.spec import StudySpec
+from autotune.base.errors import BadInput, UnknownName
+from autotune.base.files import write_atomically
+from autotune.load.metrics import readable
+from autotune.tuner.study.home import Home
+from autotune.tuner.study.recommendation import Recommendation, Verdict
+from autotune.tuner.study.results import is_held
+from autotune.tuner.study.spec import StudySpec
+
+from .shared import answer, print_json, say
 
 _KEYS = (
     *("study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"),
@@ -51,7 +53,7 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
     else:
         from autotune.outputs.report import StudyRecord
         from autotune.outputs.report.render import render
-        from autotune.recommend import unfinished
+        from autotune.tuner.recommend import unfinished
 
         text = render(
             StudyRecord(spec, launches, done or unfinished(spec, launches), path.parent), format_
@@ -61,7 +63,7 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
             {"study": study, "format": format_, "finished": done is not None, "report": text}
         )
     elif format_ == "md" and sys.stdout.isatty():
-        from autotune.cli.shared import print_markdown
+        from .shared import print_markdown
 
         print_markdown(text)
     else:
@@ -232,7 +234,7 @@ def bundle(study: str, output: Path, prompts: bool, home: Path, as_json: bool) -
 def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     """Print the comparison of two studies or of two bench results; raises `BadInput` for anything
     else."""
-    from autotune.loadgen.bench.compare import compare as compare_results
+    from autotune.load.bench.compare import compare as compare_results
     from autotune.outputs.study_comparison import compare_studies, study_named
 
     folder = Home(home)

@@ -12,9 +12,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from autotune.backends import backend_of
-from autotune.cli.shared import MESSAGES, answer, say
-from autotune.errors import (
+from autotune.base.errors import (
     BadInput,
     Interrupted,
     NothingFeasible,
@@ -22,11 +20,14 @@ from autotune.errors import (
     Terminated,
     UnknownName,
 )
-from autotune.prepare.build_spec import build_spec
-from autotune.study.home import Home, calibration_of_home, library_of, ui_command
-from autotune.study.options import RegressOptions, RunOptions, VerifyOptions
-from autotune.study.recommendation import Recommendation
-from autotune.study.spec import StudySpec, is_local
+from autotune.tuner.backends import backend_of
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.study.home import Home, calibration_of_home, library_of, ui_command
+from autotune.tuner.study.options import RegressOptions, RunOptions, VerifyOptions
+from autotune.tuner.study.recommendation import Recommendation
+from autotune.tuner.study.spec import StudySpec, is_local
+
+from .shared import MESSAGES, answer, say
 
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
@@ -37,12 +38,12 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     backend = backend_of(spec)
     if options.calibration is not None and not backend.predicted:
         say(f"--calibration is not used: launches on {backend.on} do not use the simulated node")
-    from autotune.search import SAMPLERS
+    from autotune.tuner.search import SAMPLERS
 
     if spec.sampler not in SAMPLERS:
         raise UnknownName("sampler", spec.sampler, SAMPLERS)
     if spec.sampler != "gp":
-        from autotune.search.sampler import check_installed
+        from autotune.tuner.search.sampler import check_installed
 
         check_installed(spec.sampler)
     _announce(spec, options)
@@ -95,7 +96,7 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -
     folder = Home(home)
     spec = folder.spec(study)
     if launches is not None:
-        from autotune.search.budget import LEAST_FINALS
+        from autotune.tuner.search.budget import LEAST_FINALS
 
         spec = folder.extend(spec, launches, LEAST_FINALS)
     with _resumable(folder, study):
@@ -160,7 +161,7 @@ def _send_to_mlflow(
 ) -> None:
     """Send a finished study to MLflow if its copy there is missing, incomplete or outdated."""
     from autotune.outputs.tracking import Tracker
-    from autotune.study.results import Lock
+    from autotune.tuner.study.results import Lock
 
     folder = home.study_folder(spec.study)
     try:
@@ -223,8 +224,8 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
     from autotune.outputs.progress import cost, cost_line, described, first_trials
-    from autotune.prepare.candidates import missing_weights, prepare
-    from autotune.search.history import History
+    from autotune.tuner.prepare.candidates import missing_weights, prepare
+    from autotune.tuner.search.history import History
 
     prepared = prepare(spec, library_of(spec), say)
     for text in prepared.spec.notes[len(spec.notes) :]:

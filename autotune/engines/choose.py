@@ -13,14 +13,15 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import find, lacking_modules, options_of, stand_in
-from autotune.engines.translate import translate, translate_arguments
-from autotune.errors import BadInput
-from autotune.notify import Notify
-from autotune.space.library import Library
-from autotune.study.spec import InstalledEngine
-from autotune.trial import Command
+from autotune.base.errors import BadInput
+from autotune.base.notify import Notify
+
+from .command import Command
+from .detect import InstalledEngine, find, lacking_modules, options_of, stand_in
+from .engine import Engine
+from .library import Library
+from .registry import engine, recognise, split_command
+from .translate import translate, translate_arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,35 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
+from pydantic import BaseModel, ConfigDict
 
-from autotune.child import run_program
-from autotune.engines import ask_parser
-from autotune.engines.engine import Engine, OptionTable
-from autotune.errors import BadInput
-from autotune.notify import Notify
-from autotune.space.entry import is_version
-from autotune.space.schema import EngineCard, Option
-from autotune.study.home import expanded, write_atomically
+from autotune.base.child import run_program
+from autotune.base.errors import BadInput
+from autotune.base.files import expanded, write_atomically
+from autotune.base.notify import Notify
+
+from . import ask_parser
+from .engine import Engine, OptionTable
+from .entry import is_version
+from .schema import EngineCard, Option
+
+
+class InstalledEngine(BaseModel):
+    """An engine found on this machine: the start of its command line, its version with the local
+    part.
+
+    Attributes:
+        asked: whether its own help tells its options; else a shipped table stands in.
+        lacking: Python modules that some configurations need and that it cannot import.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    program: tuple[str, ...]
+    version: str
+    asked: bool = True
+    lacking: tuple[str, ...] = ()
+
 
 METADATA_S = 60.0
 """An interpreter on a cold network disk takes seconds to start; importlib.metadata itself

@@ -22,12 +22,13 @@ from typing import Any, ClassVar, NoReturn
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.errors import BadInput, MalformedFile, RefusedCommand
-from autotune.space.context import Context, default_of, servers_of
-from autotune.space.entry import in_range, spaces_root
-from autotune.space.expression import Namespace, evaluate, fill, fill_value, names, template_names
-from autotune.space.schema import Addition, EngineCard, ForcedAcceptance, Option, RandomWeights
-from autotune.trial import Command, Configuration, Scalar
+from autotune.base.errors import BadInput, MalformedFile, RefusedCommand
+
+from .command import Command, Configuration, Scalar
+from .context import Context, default_of, servers_of
+from .entry import in_range, spaces_root
+from .expression import Namespace, evaluate, fill, fill_value, names, template_names
+from .schema import Addition, EngineCard, ForcedAcceptance, Option, RandomWeights
 
 RULE = "not in this version's --help"
 _SUFFIXES = {

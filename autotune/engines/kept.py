@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from autotune.engines.engine import Engine
-from autotune.engines.options import readers, readings, setting_of
-from autotune.errors import BadInput
-from autotune.space.context import Context
-from autotune.space.entry import in_range
-from autotune.space.schema import Addition, Counterpart, EngineCard, Option, name_of
-from autotune.trial import Command, referenced
+from autotune.base.errors import BadInput
+
+from .command import Command, referenced
+from .context import Context
+from .engine import Engine
+from .entry import in_range
+from .options import readers, readings, setting_of
+from .schema import Addition, Counterpart, EngineCard, Option, name_of
 
 _BRACES = str.maketrans({"{": r"\x7b", "}": r"\x7d"})
 _NUMBER = re.compile(r"-\.?\d.*")

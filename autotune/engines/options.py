@@ -16,13 +16,15 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from autotune.engines.engine import Engine, ParsedCommand
-from autotune.errors import BadInput
-from autotune.space.context import Context, as_failure
-from autotune.space.entry import in_range
-from autotune.space.expression import evaluate, fill, fill_value
-from autotune.space.schema import Option
-from autotune.trial import Configuration, Failure
+from autotune.base.errors import BadInput
+
+from .command import Configuration
+from .context import Context, as_failure
+from .engine import Engine, ParsedCommand
+from .entry import in_range
+from .expression import evaluate, fill, fill_value
+from .failure import Failure
+from .schema import Option
 
 _PATH = re.compile(r"\b(?:args|env|config)(?:\.\w+)+")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from autotune.engines.engine import Engine
-from autotune.errors import MalformedFile
-from autotune.space.entry import in_range
-from autotune.space.expression import attributes
-from autotune.space.library import line_of
+from autotune.base.errors import MalformedFile
+
+from .engine import Engine
+from .entry import in_range
+from .expression import attributes
+from .library import line_of
 
 
 def check_readings(file: Path, kind: Engine) -> None:

@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from autotune.engines.engine import Engine
-from autotune.space.context import Context, default_of, effective
-from autotune.space.entry import in_range
-from autotune.space.expression import Namespace, evaluate
-from autotune.space.schema import Knob
-from autotune.trial import Command, Configuration, Resolved, Scalar
+from .command import Command, Configuration, Resolved, Scalar
+from .context import Context, default_of, effective
+from .engine import Engine
+from .entry import in_range
+from .expression import Namespace, evaluate
+from .schema import Knob
 
 _STRING = re.compile(r"""[bru]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
 _MEMBER = re.compile(r"<(?:(?:\w+\.)*(\w+): )?[^<>]*>")

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from autotune.engines import Engine
-from autotune.engines.engine import OptionParser
-from autotune.engines.space import given_names, knobs_set, read_from
-from autotune.engines.translate import translate
-from autotune.errors import BadInput
-from autotune.space.context import Context, default_of, effective
-from autotune.space.expression import fill
-from autotune.space.schema import name_of
-from autotune.trial import Command, Configuration, Scalar
+from autotune.base.errors import BadInput
+
+from .command import Command, Configuration, Scalar
+from .context import Context, default_of, effective
+from .engine import Engine, OptionParser
+from .expression import fill
+from .schema import name_of
+from .space import given_names, knobs_set, read_from
+from .translate import translate
 
 
 def rewrite(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.engines.engine import Engine, expand_file
-from autotune.trial import Command
+from .command import Command
+from .engine import Engine, expand_file
 
 
 class SGLang(Engine):

@@ -9,14 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autotune.engines import Engine, ParsedCommand, settings_in_front
-from autotune.engines.kept import Kept, as_they_are
-from autotune.errors import BadInput
-from autotune.space.context import Context, effective
-from autotune.space.enumeration import Enumeration
-from autotune.space.expression import Namespace
-from autotune.space.schema import Addition, EngineCard, name_of
-from autotune.trial import Command, Configuration, Scalar
+from autotune.base.errors import BadInput
+
+from .command import Command, Configuration, Scalar
+from .context import Context, effective
+from .engine import Engine, ParsedCommand
+from .enumeration import Enumeration
+from .expression import Namespace
+from .kept import Kept, as_they_are
+from .registry import settings_in_front
+from .schema import Addition, EngineCard, name_of
 
 CONTRADICTS = "contradicts --engine-arg"
 """Name under which combinations are counted that passed-through options change."""

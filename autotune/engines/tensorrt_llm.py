@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
-from autotune.engines.engine import Engine, ParsedCommand, read_mapping
-from autotune.errors import MalformedFile, UnknownName
-from autotune.space.entry import in_range
-from autotune.trial import Command
+from autotune.base.errors import MalformedFile, UnknownName
+
+from .command import Command
+from .engine import Engine, ParsedCommand, read_mapping
+from .entry import in_range
 
 _COMMAND_LINE_WINS = ">=1.3.0rc21"
 """https://github.com/NVIDIA/TensorRT-LLM/pull/14812 (June 2026; 1.3.0rc21 was begun on 30 June)."""

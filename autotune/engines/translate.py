@@ -11,11 +11,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.engines import Engine, command_of, recognise, settings_in_front
-from autotune.notify import Notify
-from autotune.space.entry import in_range
-from autotune.space.library import Library
-from autotune.trial import Command
+from autotune.base.notify import Notify
+
+from .command import Command
+from .engine import Engine
+from .entry import in_range
+from .library import Library
+from .registry import command_of, recognise, settings_in_front
 
 
 @dataclass(frozen=True, slots=True)

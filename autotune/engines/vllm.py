@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune.engines.engine import Engine, expand_file, human_int
-from autotune.errors import RefusedCommand
-from autotune.trial import Command
+from autotune.base.errors import RefusedCommand
+
+from .command import Command
+from .engine import Engine, expand_file, human_int
 
 _NAME = re.compile(r"(?<=--)[^.=]*")
 

@@ -18,13 +18,18 @@ from typing import Any
 
 import yaml
 
-from autotune import __version__, redact
-from autotune.backends import backend_of
-from autotune.errors import BadInput
-from autotune.loadgen.workloads import load_workload
-from autotune.notify import Notify
-from autotune.prepare.candidates import prepare
-from autotune.replay.bundle import (
+from autotune import __version__
+from autotune.base import redact
+from autotune.base.errors import BadInput
+from autotune.base.notify import Notify
+from autotune.engines.command import reference_in
+from autotune.engines.library import Library
+from autotune.load.workloads import load_workload
+from autotune.servers.command import read_secret, server_logs
+from autotune.servers.watchdog import read_ends
+from autotune.tuner.backends import backend_of
+from autotune.tuner.prepare.candidates import prepare
+from autotune.tuner.replay.bundle import (
     CANDIDATES,
     RECOMMENDATION,
     STUDY,
@@ -32,14 +37,11 @@ from autotune.replay.bundle import (
     KnownCandidates,
     pack,
 )
-from autotune.search.decide.simplify import ablations
-from autotune.serving.command import read_secret, server_logs
-from autotune.serving.watchdog import read_ends
-from autotune.space.library import Library
-from autotune.study.home import Home, library_of
-from autotune.study.results import RESULTS, row_of
-from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role, reference_in
+from autotune.tuner.search.decide.simplify import ablations
+from autotune.tuner.study.home import Home, library_of
+from autotune.tuner.study.results import RESULTS, row_of
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role
 
 _LOG_BYTES = (
     12_000  # Bytes of each end of a log: the start holds versions and arguments, the end the error

@@ -20,32 +20,35 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from autotune.backends import Checked, backend_of
-from autotune.backends.simulator import Simulated
-from autotune.errors import BadInput
-from autotune.loadgen.workloads import load_workload
-from autotune.metrics import readable
-from autotune.metrics.table import HEADLINE
-from autotune.notify import Stage
-from autotune.outputs.report import text
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.base.notify import Stage
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.context import Context
+from autotune.engines.enumeration import CandidateSet
+from autotune.load.metrics import readable
+from autotune.load.metrics.table import HEADLINE
+from autotune.load.workloads import load_workload
+from autotune.node.prediction_intervals import intervals
+from autotune.node.resolve_command import resolve_command
 from autotune.outputs.report.tables import broken_slos
 from autotune.outputs.report.words import carried, failed
-from autotune.prepare.candidates import Prepared
-from autotune.search import objective
-from autotune.search.budget import capacity
-from autotune.search.decide.sequential_test import percent, percents
-from autotune.search.decide.simplify import default_knobs
-from autotune.search.decide.verdict import evidence
-from autotune.search.history import History
-from autotune.search.nodes import contrast
-from autotune.search.priors import priors_of, sources_of
-from autotune.search.study import Study
-from autotune.simulator.prediction_intervals import intervals
-from autotune.simulator.resolve_command import resolve_command
-from autotune.space.context import Context
-from autotune.space.enumeration import CandidateSet
-from autotune.study.spec import StudySpec, at_once, is_local, node_of_place
-from autotune.trial import Configuration, Evidence, Launch, Role, Scalar, State, Trial
+from autotune.tuner.backends import Checked, backend_of
+from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.prepare.candidates import Prepared
+from autotune.tuner.search import objective
+from autotune.tuner.search.budget import capacity
+from autotune.tuner.search.decide.sequential_test import percent, percents
+from autotune.tuner.search.decide.simplify import default_knobs
+from autotune.tuner.search.decide.verdict import evidence
+from autotune.tuner.search.history import History
+from autotune.tuner.search.nodes import contrast
+from autotune.tuner.search.priors import priors_of, sources_of
+from autotune.tuner.search.study import Study
+from autotune.tuner.study.spec import StudySpec, at_once, is_local, node_of_place
+from autotune.tuner.trial import Launch, Role, State, Trial
+
+from .report import text
 
 FIRST = 5
 """Number of candidates that a dry run lists with predictions."""

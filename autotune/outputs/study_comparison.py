@@ -9,24 +9,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.comparison import setup_of
-from autotune.engines import engine
-from autotune.errors import BadInput
-from autotune.loadgen.bench.compare import SHOWN, Change, changes_json, rows_of
-from autotune.loadgen.bench.results import Interval
-from autotune.loadgen.workloads import load_workload
-from autotune.metrics import readable
-from autotune.metrics.table import PER_GPU, TABLE, Rent
-from autotune.outputs.report import text, words
-from autotune.replay.bundle import BEGINNING, read_bundle
-from autotune.search.decide.sequential_test import percents
-from autotune.simulator.node import ServerSetup
-from autotune.simulator.prediction_intervals import gain_interval90
-from autotune.space.context import Context, effective
-from autotune.study.home import Home, library_of
-from autotune.study.recommendation import Objective, Recommendation
-from autotune.study.spec import StudySpec
-from autotune.trial import Configuration, Evidence, Metrics, Scalar
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.context import Context, effective
+from autotune.engines.registry import engine
+from autotune.load.bench.compare import SHOWN, Change, changes_json, rows_of
+from autotune.load.bench.results import Interval
+from autotune.load.metrics import readable
+from autotune.load.metrics.table import PER_GPU, TABLE, Metrics, Rent
+from autotune.load.workloads import load_workload
+from autotune.node.prediction_intervals import gain_interval90
+from autotune.node.simulate import ServerSetup
+from autotune.tuner.comparison import setup_of
+from autotune.tuner.replay.bundle import BEGINNING, read_bundle
+from autotune.tuner.search.decide.sequential_test import percents
+from autotune.tuner.study.home import Home, library_of
+from autotune.tuner.study.recommendation import Objective, Recommendation
+from autotune.tuner.study.spec import StudySpec
+
+from .report import text, words
 
 _NOTES = (
     "a change's interval is that of the objective, from both studies' new launches; what is predicted is open unless "

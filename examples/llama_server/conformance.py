@@ -19,10 +19,9 @@ from typing import ClassVar
 
 from packaging.version import Version
 
-from autotune.engines import Engine, engine, recognise
-from autotune.engines.engine import accepted
-from autotune.errors import BadInput, RefusedCommand
-from autotune.space.context import (
+from autotune.base.errors import BadInput, RefusedCommand
+from autotune.engines.command import Command, Configuration, Scalar
+from autotune.engines.context import (
     Context,
     as_failure,
     broken_rules,
@@ -30,12 +29,14 @@ from autotune.space.context import (
     search_values,
     unsuited,
 )
-from autotune.space.entry import in_range
-from autotune.space.enumeration import enumerate_engine
-from autotune.space.expression import evaluate, fill_value
-from autotune.space.library import Library, check, load
-from autotune.space.schema import EngineCard
-from autotune.trial import Command, Configuration, FailureKind, Scalar
+from autotune.engines.engine import Engine, accepted
+from autotune.engines.entry import in_range
+from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.expression import evaluate, fill_value
+from autotune.engines.failure import FailureKind
+from autotune.engines.library import Library, check, load
+from autotune.engines.registry import engine, recognise
+from autotune.engines.schema import EngineCard
 
 _SAMPLE, _TRIES = 20, 800
 """Configurations drawn per context, and draws for them: where rules leave few, fewer are tested."""

@@ -11,10 +11,9 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from autotune.engines import recognise, split_command
-
-from .pages import NEEDS, ROOT, Example, all_examples
-from .world import World, check_mention, completed, is_mention
+from autotune.engines.registry import recognise, split_command
+from tests.documents.pages import NEEDS, ROOT, Example, all_examples
+from tests.documents.world import World, check_mention, completed, is_mention
 
 
 class Treatment(StrEnum):

@@ -11,12 +11,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from autotune.loadgen.workloads import Workload
-from autotune.simulator.fit.reading import points_of, read_file
-from autotune.space.cards import HardwareCard, ModelCard
+from autotune.engines.cards import HardwareCard, ModelCard
+from autotune.load.workloads import Workload
+from autotune.node.fit.reading import points_of, read_file
+from tests.documents.pages import ROOT
 from tests.product.cli import Finished, autotune, here, new_home
-
-from .pages import ROOT
 
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 NODE = ["--model", MODEL, "--hw", "h200"]
@@ -246,7 +245,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_file(home: Path, name: str) -> None:
-    from autotune.accuracy.check import read_tasks
+    from autotune.tuner.accuracy.check import read_tasks
 
     path = home.parent / "tasks.jsonl"
     path.write_text(json.dumps(TASKS[name]) + "\n")

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from autotune.outputs.export import FORMATS
+from tests.documents.pages import ROOT
 from tests.product.cli import Finished, autotune, finished_rows, here, new_home
 from tests.product.processes import start
 from tests.product.server import emulated
-
-from .pages import ROOT
 
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 NODE = ["--model", MODEL, "--hw", "h200"]

@@ -13,16 +13,15 @@ import click
 
 from autotune.cli.main import cli
 from scripts import cli_reference, prose
-
-from .pages import NEEDS, PAGES, ROOT, all_examples, examples, spans
-from .running import Treatment, treatment
+from tests.documents.pages import NEEDS, PAGES, ROOT, all_examples, examples, spans
+from tests.documents.running import Treatment, treatment
 
 OTHERS = {
     *(
         "--cpus-per-task",
         "--disable-usage-stats",
         "--num-gpus",
-    ),  # Slurm's and Ray's: tests/test_cluster_page.py
+    ),  # Slurm's and Ray's: tests/documents/test_cluster_page.py
     *(
         "--rm",
         "--shm-size",
@@ -96,7 +95,7 @@ def test_every_path_of_the_repository_that_a_page_names_exists() -> None:
     }
     assert len(named) > 80
     others = {
-        "autotune/backends/numactl.py",
+        "autotune/tuner/backends/numactl.py",
         "docs/performance-lab",
     }  # to be written; a folder of GPUStack's
     assert (

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from .pages import all_examples
-from .running import check_page, pages_of
-from .world import World, shared_world
+from tests.documents.pages import all_examples
+from tests.documents.running import check_page, pages_of
+from tests.documents.world import World, shared_world
 
 __all__ = ["shared_world"]
 

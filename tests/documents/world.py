@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from autotune.cli.main import cli
+from tests.documents.pages import ROOT, Example
+from tests.documents.shell import Shell
 from tests.product.cli import autotune, new_home
 from tests.product.server import emulated
-
-from .pages import ROOT, Example
-from .shell import Shell
 
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 SMALL = f"--model {MODEL} --hw h200 --space examples/small-space.yaml"

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-from autotune.engines import Engine, engine
+from autotune.engines.command import Configuration
+from autotune.engines.context import Context
+from autotune.engines.engine import Engine
+from autotune.engines.library import Library
 from autotune.engines.options import OptionClass, Setting, class_of, readers, setting_of
-from autotune.loadgen.workloads import load_workload
-from autotune.simulator.node.coefficients import conditional_knobs, speed_card
-from autotune.simulator.resolve_command import knobs_modelled, resolve_for
-from autotune.space.context import Context
-from autotune.space.library import Library
-from autotune.space.schema import Option
-from autotune.trial import Configuration
+from autotune.engines.registry import engine
+from autotune.engines.schema import Option
+from autotune.load.workloads import load_workload
+from autotune.node.coefficients import conditional_knobs, speed_card
+from autotune.node.resolve_command import knobs_modelled, resolve_for
 
 NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "tensorrt_llm": "1.2.0"}
 MODELS = (

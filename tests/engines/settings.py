@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.engines import engine, recognise, split_command
-from autotune.space.context import Context, broken_rules, effective
-from autotune.space.library import Library
-from autotune.trial import Configuration, FailureKind, Scalar
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.context import Context, broken_rules, effective
+from autotune.engines.failure import FailureKind
+from autotune.engines.library import Library
+from autotune.engines.registry import engine, recognise, split_command
 from tests.data import BESIDE
 
 LIBRARY = Library()

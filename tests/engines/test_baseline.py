@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from autotune.base.errors import BadInput
+from autotune.base.notify import silent
 from autotune.cli.tuning import run
-from autotune.engines import split_command
 from autotune.engines.choose import engine_of, from_here
-from autotune.errors import BadInput
-from autotune.notify import silent
-from autotune.prepare.build_spec import build_spec, library_for
-from autotune.prepare.candidates import prepare
-from autotune.study.options import RunOptions
+from autotune.engines.registry import split_command
+from autotune.tuner.prepare.build_spec import build_spec, library_for
+from autotune.tuner.prepare.candidates import prepare
+from autotune.tuner.study.options import RunOptions
 from tests.engines.settings import V32
 from tests.engines.stand_ins import StandIn, install, rows
-from tests.prepare.settings import prepared, said
+from tests.tuner.prepare.settings import prepared, said
 
 SPACE = Path(__file__).with_name("installed_space.yaml")
 LIBRARY = library_for(SPACE)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.engines import engine
-from autotune.simulator.resolve_command import resolve_for
-from autotune.space.context import Context
-from autotune.space.library import Library
-from autotune.trial import Command, Configuration
+from autotune.engines.command import Command, Configuration
+from autotune.engines.context import Context
+from autotune.engines.library import Library
+from autotune.engines.registry import engine
+from autotune.node.resolve_command import resolve_for
 
 LIBRARY = Library()
 KIND = engine("tensorrt_llm")

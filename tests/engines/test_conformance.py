@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.engines import names
+from autotune.engines.registry import names
 from examples.llama_server.conformance import EngineConformance
 from tests.engines.settings import MODELS, NODES, OURS
 

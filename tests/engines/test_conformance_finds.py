@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from autotune.engines import Engine
-from autotune.errors import BadInput
-from autotune.space.schema import EngineCard
+from autotune.base.errors import BadInput
+from autotune.engines.engine import Engine
+from autotune.engines.schema import EngineCard
 from examples.llama_server.conformance import EngineConformance
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llama_server"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.engines import engine, split_command
-from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.context import Context, broken_rules, normalised
-from autotune.space.enumeration import enumerate_engine
-from autotune.space.expression import evaluate
+from autotune.engines.cards import HardwareCard, ModelCard
+from autotune.engines.context import Context, broken_rules, normalised
+from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.expression import evaluate
+from autotune.engines.registry import engine, split_command
 from tests.engines.settings import LIBRARY, R1, V32
 
 CPU = HardwareCard(

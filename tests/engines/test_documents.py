@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from autotune.engines import engine, recognise, split_command
-from autotune.space.context import Context
-from autotune.space.library import Library
-from autotune.trial import Configuration
+from autotune.engines.command import Configuration
+from autotune.engines.context import Context
+from autotune.engines.library import Library
+from autotune.engines.registry import engine, recognise, split_command
 from tests.data import LAB, SWEEP, rows
 from tests.engines.settings import failing_rules, set_by
 

@@ -11,10 +11,10 @@ from itertools import product
 
 import pytest
 
-from autotune.engines import engine, names
 from autotune.engines.engine import accepted
-from autotune.space.enumeration import enumerate_engine
-from autotune.space.expression import evaluate
+from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.expression import evaluate
+from autotune.engines.registry import engine, names
 from tests.engines.settings import LIBRARY, NODES, R1, V32, context
 
 

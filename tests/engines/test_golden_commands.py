@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.engines import engine, split_command
-from autotune.trial import Configuration
+from autotune.engines.command import Configuration
+from autotune.engines.registry import engine, split_command
 from tests.engines.settings import V32, context
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from autotune.engines import engine
+from autotune.base.errors import BadInput
+from autotune.base.notify import silent
 from autotune.engines.detect import cache_folder, find, options_of, why_missing
-from autotune.errors import BadInput
-from autotune.notify import silent
-from autotune.prepare.build_spec import build_spec, library_for
-from autotune.prepare.candidates import prepare
-from autotune.study.options import RunOptions
-from autotune.study.spec import StudySpec
+from autotune.engines.registry import engine
+from autotune.tuner.prepare.build_spec import build_spec, library_for
+from autotune.tuner.prepare.candidates import prepare
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.spec import StudySpec
 from tests.engines.settings import V32, VERSIONS
 from tests.engines.stand_ins import StandIn, executable, install, python_with, rows
 

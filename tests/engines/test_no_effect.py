@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.engines import engine
-from autotune.prepare.build_spec import build_spec, library_for
-from autotune.prepare.candidates import no_effect_by_rule, prepare
-from autotune.space.entry import in_range
-from autotune.space.schema import EngineCard
-from autotune.study.options import RunOptions
-from autotune.study.recommendation import NoEffect
-from autotune.trial import Role, Trial
+from autotune.engines.entry import in_range
+from autotune.engines.registry import engine
+from autotune.engines.schema import EngineCard
+from autotune.tuner.prepare.build_spec import build_spec, library_for
+from autotune.tuner.prepare.candidates import no_effect_by_rule, prepare
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.recommendation import NoEffect
+from autotune.tuner.trial import Role, Trial
 from tests.engines.settings import R1, V32
 
 LIBRARY = library_for(Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from autotune.engines import engine
+from autotune.base.errors import BadInput
 from autotune.engines.engine import OptionTable
-from autotune.errors import BadInput
-from autotune.space.schema import Option
+from autotune.engines.registry import engine
+from autotune.engines.schema import Option
 from tests.engines.settings import VERSIONS, shared
 
 ROOT = Path(__file__).resolve().parents[2]

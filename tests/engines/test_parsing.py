@@ -10,9 +10,10 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autotune.engines import Engine, command_of, engine, recognise, split_command
-from autotune.errors import BadInput
-from autotune.trial import Command, Configuration
+from autotune.base.errors import BadInput
+from autotune.engines.command import Command, Configuration
+from autotune.engines.engine import Engine
+from autotune.engines.registry import command_of, engine, recognise, split_command
 from tests.engines.settings import OURS, R1, V32, context, read, set_by
 
 VLLM = f"vllm serve {V32}"

@@ -5,10 +5,10 @@ import shlex
 
 import pytest
 
-from autotune.engines import engine
-from autotune.space.context import Context
-from autotune.space.library import Library
-from autotune.trial import Command
+from autotune.engines.command import Command
+from autotune.engines.context import Context
+from autotune.engines.library import Library
+from autotune.engines.registry import engine
 
 LIBRARY = Library()
 

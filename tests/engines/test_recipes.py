@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from autotune.engines import engine
-from autotune.errors import MalformedFile
-from autotune.prepare.recipes import (
+from autotune.base.errors import MalformedFile
+from autotune.engines.entry import in_range, spaces_root
+from autotune.engines.library import Library
+from autotune.engines.registry import engine
+from autotune.engines.schema import Recipe
+from autotune.tuner.prepare.recipes import (
     check_recipes,
     known_recipes,
     published,
     read_recipe,
     recipes_of,
 )
-from autotune.space.entry import in_range, spaces_root
-from autotune.space.library import Library
-from autotune.space.schema import Recipe
 from tests.engines.settings import LIBRARY, OURS, R1, V32, context
 
 RECIPES = [(name, recipe) for name in OURS for recipe in engine(name).card.recipes]

@@ -7,11 +7,11 @@ import csv
 
 import pytest
 
-from autotune.engines import command_of, recognise, split_command
+from autotune.base.errors import BadInput, RefusedCommand
+from autotune.engines.context import Context
+from autotune.engines.registry import command_of, recognise, split_command
 from autotune.engines.translate import translate_typed
-from autotune.errors import BadInput, RefusedCommand
-from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
-from autotune.space.context import Context
+from autotune.node.resolve_command import ResolvedCommand, resolve_command
 from tests.engines.settings import LIBRARY, shared
 
 _STAND_INS = {

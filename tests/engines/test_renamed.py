@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.engines import engine, recognise, split_command
+from autotune.base.errors import BadInput
+from autotune.engines.entry import in_range
+from autotune.engines.registry import engine, recognise, split_command
 from autotune.engines.translate import translate, translate_arguments, translate_typed
-from autotune.errors import BadInput
-from autotune.space.entry import in_range
 from tests.engines.settings import LIBRARY, VERSIONS, set_by
 
 V32 = "deepseek-ai/DeepSeek-V3.2"

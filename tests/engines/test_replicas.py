@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from autotune.base.errors import NothingFeasible
 from autotune.cli.prediction import simulate
-from autotune.engines import engine
-from autotune.errors import NothingFeasible
-from autotune.simulator.resolve_command import resolve_for
-from autotune.space.context import Context, gpus_of, servers_of
-from autotune.space.enumeration import enumerate_engine
-from autotune.space.library import Library
-from autotune.study.options import SimulateOptions
-from autotune.trial import Command, Configuration, Scalar
+from autotune.engines.command import Command, Configuration, Scalar
+from autotune.engines.context import Context, gpus_of, servers_of
+from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.library import Library
+from autotune.engines.registry import engine
+from autotune.node.resolve_command import resolve_for
+from autotune.tuner.study.options import SimulateOptions
 
 LIBRARY = Library()
 ENGINES = ("vllm", "sglang", "tensorrt_llm")

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from autotune import redact
-from autotune.engines import engine
+from autotune.base import redact
+from autotune.engines.command import Configuration, Resolved
+from autotune.engines.context import Context, effective
+from autotune.engines.library import Library
+from autotune.engines.registry import engine
 from autotune.engines.report_back import compare, parse_reported, settings
-from autotune.space.context import Context, effective
-from autotune.space.library import Library
-from autotune.trial import Configuration, Resolved
 
 LIBRARY = Library()
 R1 = LIBRARY.model("deepseek-ai/DeepSeek-R1")

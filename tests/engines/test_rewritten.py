@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings, target
 from hypothesis import strategies as some
 
-from autotune.engines import engine, recognise, split_command
+from autotune.base.errors import BadInput
+from autotune.engines.command import Command, Configuration, Scalar
+from autotune.engines.context import Context, default_of, effective
+from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.registry import engine, recognise, split_command
 from autotune.engines.rewrite import rewrite
-from autotune.errors import BadInput
-from autotune.space.context import Context, default_of, effective
-from autotune.space.enumeration import enumerate_engine
-from autotune.trial import Command, Configuration, Scalar
 from tests.engines.settings import OURS, R1, V32, context
 
 SGLANG, VLLM = f"python3 -m sglang.launch_server --model-path {V32}", f"vllm serve {V32}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.engines import engine
-from autotune.space.context import broken_rules, effective
-from autotune.space.entry import in_range
-from autotune.space.enumeration import enumerate_engine
-from autotune.space.expression import evaluate
-from autotune.trial import Configuration, Scalar
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.context import broken_rules, effective
+from autotune.engines.entry import in_range
+from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.expression import evaluate
+from autotune.engines.registry import engine
 from tests.engines.settings import LIBRARY, OURS, R1, V32, context, failing_rules, read
 
 VLLM = f"vllm serve {V32} -tp 8"

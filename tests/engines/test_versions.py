@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.engines import engine
+from autotune.base.errors import BadInput
 from autotune.engines.detect import as_measured
-from autotune.errors import BadInput
+from autotune.engines.registry import engine
 
 
 @pytest.mark.parametrize(

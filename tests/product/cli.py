@@ -16,10 +16,9 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from autotune.base.errors import AutotuneError
 from autotune.cli.main import cli
-from autotune.errors import AutotuneError
-
-from .processes import PROGRAM, start, warm
+from tests.product.processes import PROGRAM, start, warm
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from .processes import start
+from tests.product.processes import start
 
 # Without its prefix cache, so that a repeated run is the same load.
 COMMAND = ["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-tp", "8", "--no-enable-prefix-caching"]

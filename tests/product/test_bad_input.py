@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .cli import Finished, autotune, new_home
+from tests.product.cli import Finished, autotune, new_home
 
 ROOT = Path(__file__).resolve().parents[2]
 

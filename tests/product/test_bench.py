@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.loadgen.workloads import load_workload
-
-from .cli import autotune
-from .server import COMMAND, emulated
+from autotune.load.workloads import load_workload
+from tests.product.cli import autotune
+from tests.product.server import COMMAND, emulated
 
 MODEL = COMMAND[2]
 STREAMS = 64

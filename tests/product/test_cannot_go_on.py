@@ -17,22 +17,24 @@ import yaml
 from pydantic import ValidationError
 from rich.console import Console
 
-from autotune.backends import Evaluator, evaluator_for
-from autotune.errors import BadInput, CannotGoOn, Interrupted
+from autotune.base.errors import BadInput, CannotGoOn, Interrupted
+from autotune.base.evidence import Evidence
+from autotune.base.files import write_atomically
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library
 from autotune.outputs.progress import Progress
-from autotune.prepare.build_spec import build_spec
 from autotune.run import run
-from autotune.space.library import Library
-from autotune.study.home import Home, write_atomically
-from autotune.study.options import RunOptions
-from autotune.study.recommendation import Recommendation
-from autotune.study.spec import StudySpec
-from autotune.trial import Evidence, Failure, FailureKind, State, Trial, TrialResult
+from autotune.tuner.backends import Evaluator, evaluator_for
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.study.home import Home
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.recommendation import Recommendation
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import State, Trial, TrialResult
 from tests import small_study
 from tests.engines.stand_ins import executable, python_with
+from tests.product.cli import autotune, finished_rows, new_home, rows
 from tests.weight_files import cache
-
-from .cli import autotune, finished_rows, new_home, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "deepseek-ai/DeepSeek-V3.2"

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.engines.stand_ins import executable, python_with
+from tests.product.cli import Finished, autotune, new_home, rows
+from tests.product.test_real_path import nothing_is_left
 from tests.weight_files import cache
-
-from .cli import Finished, autotune, new_home, rows
-from .test_real_path import nothing_is_left
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "deepseek-ai/DeepSeek-V3.2"
@@ -54,7 +53,7 @@ LAST_WORDS = {
 }
 """Each start that fails prints them once."""
 NOT_READY = "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
-"""One of `EMULATED` said by a process; of the others tests/serving/test_failure_texts.py has the
+"""One of `EMULATED` said by a process; of the others tests/servers/test_failure_texts.py has the
 words."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .cli import autotune, new_home, rows
+from tests.product.cli import autotune, new_home, rows
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
 # The document's own command for TP 8: dp attention with one replica, and the parsers of its serving

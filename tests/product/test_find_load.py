@@ -9,23 +9,22 @@ from typing import Any
 
 import pytest
 
-from autotune.backends.simulator import Simulated, simulate
-from autotune.loadgen.capacity.judge import LOOKS
-from autotune.loadgen.capacity.search import LoadSearch
-from autotune.loadgen.loads import Load
-from autotune.loadgen.workloads import load_workload
-from autotune.metrics.formulas import Slo
+from autotune.engines.context import Context
+from autotune.load.capacity.judge import LOOKS
+from autotune.load.capacity.search import LoadSearch
+from autotune.load.load import Load
+from autotune.load.metrics.formulas import Slo
+from autotune.load.workloads import load_workload
+from autotune.node.resolve_command import resolve_command
 from autotune.outputs.progress import predict
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import prepare
-from autotune.search.priors.simulated import physical
-from autotune.simulator.resolve_command import resolve_command
-from autotune.space.context import Context
-from autotune.study.home import library_for
-from autotune.study.options import RunOptions
-from autotune.trial import Role, State, Trial
-
-from .cli import autotune
+from autotune.tuner.backends.simulator import Simulated, simulate
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import prepare
+from autotune.tuner.search.priors.simulated import physical
+from autotune.tuner.study.home import library_for
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.trial import Role, State, Trial
+from tests.product.cli import autotune
 
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml"
 MODEL = "deepseek-ai/DeepSeek-V3.2"

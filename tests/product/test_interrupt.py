@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.serving.processes import descendants, process_table
-from autotune.study.home import Home
+from autotune.servers.processes import descendants, process_table
+from autotune.tuner.study.home import Home
 from tests.processes import until
-
-from .cli import autotune, finished_rows, kill_after, new_home, rows
-from .processes import Process, start
-from .test_real_path import nothing_is_left
+from tests.product.cli import autotune, finished_rows, kill_after, new_home, rows
+from tests.product.processes import Process, start
+from tests.product.test_real_path import nothing_is_left
 
 # A workload of many load points: each launch takes long enough for a signal to come in between.
 QUESTION = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .cli import autotune, finished_rows, kill_after, new_home, rows
+from tests.product.cli import autotune, finished_rows, kill_after, new_home, rows
 
 QUESTION = [
     *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "12", "--seed", "5"),

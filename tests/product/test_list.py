@@ -14,16 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import BadInput, UnknownName
-from autotune.study.home import Home
-from autotune.study.recommendation import Recommendation
-from autotune.study.results import Lock, row_of
-from autotune.trial import Launch
+from autotune.base.errors import BadInput, UnknownName
+from autotune.tuner.study.home import Home
+from autotune.tuner.study.recommendation import Recommendation
+from autotune.tuner.study.results import Lock, row_of
+from autotune.tuner.trial import Launch
 from tests import small_study
-
-from .cli import autotune
-from .processes import PROGRAM
-from .terminal import Terminal
+from tests.product.cli import autotune
+from tests.product.processes import PROGRAM
+from tests.product.terminal import Terminal
 
 LAUNCHES = small_study.launches()
 OLD_KEYS = ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"]

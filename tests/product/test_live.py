@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .cli import new_home, rows
-from .processes import PROGRAM
-from .terminal import Terminal, row
+from tests.product.cli import new_home, rows
+from tests.product.processes import PROGRAM
+from tests.product.terminal import Terminal, row
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--study", "s")

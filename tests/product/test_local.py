@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine import local_node
+from autotune.engines.machine import local_node
 from tests.engines.stand_ins import executable, python_with
 from tests.engines.test_cpu import CONFIG
-
-from .cli import autotune
+from tests.product.cli import autotune
 
 WITHOUT_GPU = pytest.mark.skipif(
     local_node().vendor != "cpu", reason="what is asserted holds of a machine without GPUs"

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from autotune.outputs.report.text import command as broken
-
-from .cli import Finished, autotune, new_home, rows
+from tests.product.cli import Finished, autotune, new_home, rows
 
 V32 = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .cli import Finished, autotune, finished_rows, new_home, rows
-from .processes import PROGRAM
+from tests.product.cli import Finished, autotune, finished_rows, new_home, rows
+from tests.product.processes import PROGRAM
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to take the locks away"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .cli import autotune, new_home, rows
+from tests.product.cli import autotune, new_home, rows
 
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "no-op-space.yaml"
 QUESTION = [

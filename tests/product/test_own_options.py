@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from autotune.outputs.export import FORMATS
+from tests.product.cli import Finished, new_home, rows
+from tests.product.cli import autotune as run
 from tests.production_commands import COMMANDS, Production, with_files
-
-from .cli import Finished, new_home, rows
-from .cli import autotune as run
 
 pytestmark = pytest.mark.e2e
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from autotune.study.home import Home
-
-from .cli import SHARED, new_home
+from autotune.tuner.study.home import Home
+from tests.product.cli import SHARED, new_home
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "performance_lab.py"

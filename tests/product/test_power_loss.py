@@ -20,8 +20,8 @@ pytestmark = [
 WRITES = """
 import sys
 from pathlib import Path
-from autotune.study.home import write_atomically
-from autotune.study.results import Results
+from autotune.tuner.study.home import write_atomically
+from autotune.tuner.study.results import Results
 from tests import small_study
 
 folder = Path(sys.argv[1])

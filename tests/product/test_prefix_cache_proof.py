@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .cli import autotune
-from .server import emulated
+from tests.product.cli import autotune
+from tests.product.server import emulated
 
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 SERVER = ["VLLM_SERVER_DEV_MODE=1", "vllm", "serve", MODEL, "--tensor-parallel-size", "8"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .cli import autotune, finished_rows, kill_after, new_home, rows
-from .server import COMMAND, emulated
+from tests.product.cli import autotune, finished_rows, kill_after, new_home, rows
+from tests.product.server import COMMAND, emulated
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = [

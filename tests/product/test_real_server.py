@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from .llama import MODEL, environment, llama_server, make_model
-from .processes import start
-from .server import COMMAND, emulated
+from tests.product.llama import MODEL, environment, llama_server, make_model
+from tests.product.processes import start
+from tests.product.server import COMMAND, emulated
 
 STREAMS, PROMPTS, ANSWER = 4, 12, 96
 ROUNDS = 3

@@ -11,19 +11,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autotune.errors import BadInput
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
 from autotune.outputs.export import export, winner_of
 from autotune.outputs.progress import Progress
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import prepare
 from autotune.run import run
-from autotune.study.home import Home, library_of
-from autotune.study.options import RunOptions
-from autotune.study.recommendation import Recommendation
-from autotune.trial import Evidence
-
-from .cli import Finished, autotune, new_home, rows
-from .test_bad_input import GOOD, refused
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import prepare
+from autotune.tuner.study.home import Home, library_of
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.recommendation import Recommendation
+from tests.product.cli import Finished, autotune, new_home, rows
+from tests.product.test_bad_input import GOOD, refused
 
 STUDY = ["--study", "s", "--launches", "20", "--baseline", "alpha=1,beta=x"]
 

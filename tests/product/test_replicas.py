@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.processes import until
-
-from .cli import autotune, finished_rows, kill_after, new_home, rows
+from tests.product.cli import autotune, finished_rows, kill_after, new_home, rows
 
 LAYOUT = ["--set", "replicas=2", "--set", "context_length=16384", "--engine", "vllm", "--gpus", "2"]
 QUESTION = [

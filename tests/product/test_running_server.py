@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .cli import autotune, rows
-from .server import emulated
+from tests.product.cli import autotune, rows
+from tests.product.server import emulated
 
 MODEL = "Qwen/Qwen3-32B"
 LOAD = ("--workload", "random:64:8:32")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from .cli import Finished, new_home, rows
-from .cli import autotune as run
-from .server import COMMAND, emulated
+from tests.product.cli import Finished, new_home, rows
+from tests.product.cli import autotune as run
+from tests.product.server import COMMAND, emulated
 
 KEY = "planted-key-of-no-known-shape"
 TOKEN = "hf_planted0token0of0known0shape"

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.search.timeline import covered_s
-from tests.executors.records import interval, shared_gpus, side_by_side
-
-from .cli import autotune, finished_rows, kill_after, new_home, rows
-from .processes import start
-from .test_real_path import launched_processes, nothing_is_left
+from autotune.tuner.search.timeline import covered_s
+from tests.product.cli import autotune, finished_rows, kill_after, new_home, rows
+from tests.product.processes import start
+from tests.product.test_real_path import launched_processes, nothing_is_left
+from tests.tuner.executors.records import interval, shared_gpus, side_by_side
 
 QUESTION = [
     *(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .cli import autotune
+from tests.product.cli import autotune
 
 
 @pytest.mark.e2e

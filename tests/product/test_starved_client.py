@@ -16,8 +16,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from .cli import finished_rows, new_home, rows
-from .processes import start
+from tests.product.cli import finished_rows, new_home, rows
+from tests.product.processes import start
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = "random:64:200:8"
@@ -41,7 +41,7 @@ def load_workers(tuner: int) -> list[int]:
     found = []
     for child in Path(f"/proc/{tuner}/task/{tuner}/children").read_text().split():
         with contextlib.suppress(OSError):
-            if b"autotune.loadgen.client" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"autotune.load.client" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(int(child))
     return found
 

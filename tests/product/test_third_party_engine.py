@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from autotune.serving.logs import known_failure, patterns_of, unknown_exit
-from autotune.space.library import load
-from autotune.space.schema import EngineCard
-from autotune.trial import Failure
-
-from .cli import Finished, autotune, rows
-from .llama import EXAMPLE, LIMIT_S, environment, make_model
-from .test_real_path import nothing_is_left
+from autotune.engines.failure import Failure
+from autotune.engines.library import load
+from autotune.engines.schema import EngineCard
+from autotune.servers.logs import known_failure, patterns_of, unknown_exit
+from tests.product.cli import Finished, autotune, rows
+from tests.product.llama import EXAMPLE, LIMIT_S, environment, make_model
+from tests.product.test_real_path import nothing_is_left
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = "small-shared-prefix"

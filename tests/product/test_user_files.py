@@ -25,14 +25,13 @@ from uuid import uuid4
 
 import pytest
 
-from autotune.serving.processes import Process as Line
-from autotune.serving.processes import descendants, process_table
+from autotune.servers.processes import Process as Line
+from autotune.servers.processes import descendants, process_table
 from tests.processes import until
-
-from .cli import finished_rows, new_home
-from .processes import Started, warm
-from .test_real_path import launched_processes, nothing_is_left
-from .user_files.sitecustomize import HELD
+from tests.product.cli import finished_rows, new_home
+from tests.product.processes import Started, warm
+from tests.product.test_real_path import launched_processes, nothing_is_left
+from tests.product.user_files.sitecustomize import HELD
 
 QUESTION = [
     *(
@@ -223,7 +222,7 @@ class Tuner:
 
     def watchdogs(self) -> list[Line]:
         return [
-            line for line in self._launched() if "autotune.serving.watchdog" in command_of(line.pid)
+            line for line in self._launched() if "autotune.servers.watchdog" in command_of(line.pid)
         ]
 
     def _launched(self) -> list[Line]:

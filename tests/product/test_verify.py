@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .cli import autotune, finished_rows, kill_after, new_home, rows
+from tests.product.cli import autotune, finished_rows, kill_after, new_home, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = [

@@ -39,9 +39,9 @@ LATE = [
     *(
         "autotune.outputs.report.render",
         "autotune.outputs.report.draw",
-        *(f"autotune.backends.{name}" for name in ("simulator", "servers", "recorded")),
+        *(f"autotune.tuner.backends.{name}" for name in ("simulator", "servers", "recorded")),
     ),
-    *("autotune.simulator.emulator.process", "scipy.stats", "pyarrow.parquet"),
+    *("autotune.node.emulator.process", "scipy.stats", "pyarrow.parquet"),
 ]
 """What the commands import when they need it."""
 
@@ -57,7 +57,7 @@ def load_mlflow(database: Path) -> None:
     """Import MLflow, which loads the most when it makes a database; leaves that in its place, whole
     or not at all."""
     from autotune.outputs.tracking.runs import connect, disconnect
-    from autotune.study.home import database_file, database_uri
+    from autotune.tuner.study.home import database_file, database_uri
 
     with tempfile.TemporaryDirectory() as folder:
         uri = database_uri(Path(folder))

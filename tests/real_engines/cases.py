@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
-from autotune.engines import Engine
-from autotune.errors import BadInput
-from autotune.space.context import (
+from autotune.base.errors import BadInput
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.context import (
     RANKS,
     Context,
     Normaliser,
@@ -18,9 +18,10 @@ from autotune.space.context import (
     effective,
     search_values,
 )
-from autotune.space.expression import evaluate, names
-from autotune.space.schema import Rule
-from autotune.trial import Configuration, FailureKind, Scalar
+from autotune.engines.engine import Engine
+from autotune.engines.expression import evaluate, names
+from autotune.engines.failure import FailureKind
+from autotune.engines.schema import Rule
 
 Pair = tuple[tuple[str, Scalar], tuple[str, Scalar]]
 TRIED_AT_ONCE = 40

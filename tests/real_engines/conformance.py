@@ -28,16 +28,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.engines import Engine
+from autotune.base.errors import BadInput
+from autotune.engines.command import Configuration
+from autotune.engines.context import Context, gpus_of, replicas_of
+from autotune.engines.engine import Engine
+from autotune.engines.library import Library
 from autotune.engines.space import EngineSpace
-from autotune.errors import BadInput
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import prepare, too_heavy
-from autotune.prepare.predicted_memory import MemoryPlans
-from autotune.space.context import Context, gpus_of, replicas_of
-from autotune.space.library import Library
-from autotune.study.options import RunOptions
-from autotune.trial import Configuration
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import prepare, too_heavy
+from autotune.tuner.prepare.predicted_memory import MemoryPlans
+from autotune.tuner.study.options import RunOptions
 from tests.real_engines.cases import Case, cases_of
 from tests.real_engines.judge import Finding, Judge, explanations
 from tests.real_engines.models import CONFIGS, write_checkpoint

@@ -11,14 +11,15 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from autotune.backends.servers import of_answer, of_log
-from autotune.engines import Engine
+from autotune.engines.command import Configuration
+from autotune.engines.context import Context
+from autotune.engines.engine import Engine
+from autotune.engines.entry import in_range
+from autotune.engines.expression import evaluate
+from autotune.engines.failure import FailureKind
 from autotune.engines.report_back import compare, parse_reported
-from autotune.prepare.predicted_memory import HOPELESS, MemoryPlans, own_share
-from autotune.space.context import Context
-from autotune.space.entry import in_range
-from autotune.space.expression import evaluate
-from autotune.trial import Configuration, FailureKind
+from autotune.tuner.backends.servers import of_answer, of_log
+from autotune.tuner.prepare.predicted_memory import HOPELESS, MemoryPlans, own_share
 from tests.real_engines.cases import Case
 
 VOLATILE = {"random_seed", "instance_id", "nccl_port", "port", "gpu_id"}

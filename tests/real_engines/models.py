@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.space.published import (
+from tests.engines.space.published import (
     DEEPSEEK_V3,
     FP8_BLOCKS,
     GLM_4_6,
@@ -17,7 +17,7 @@ from tests.space.published import (
     LLAMA_70B,
     QWEN3_235B,
 )
-from tests.space.published_qwen import QWEN3_5_9B, QWEN3_5_35B, QWEN3_14B
+from tests.engines.space.published_qwen import QWEN3_5_9B, QWEN3_5_35B, QWEN3_14B
 
 # Of the family's config.json: routing, which the engines' classes read, and the context that is
 # stretched.

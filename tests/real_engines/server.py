@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.serving import StartupTimeouts
-from autotune.serving.process import ProcessLauncher
-from autotune.serving.server import Server
-from autotune.space.library import Library
-from autotune.trial import Command
+from autotune.engines.command import Command
+from autotune.engines.library import Library
+from autotune.servers import StartupTimeouts
+from autotune.servers.process import ProcessLauncher
+from autotune.servers.server import Server
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "vllm_cpu"
 CARD = Library().engine("vllm")

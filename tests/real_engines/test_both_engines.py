@@ -11,7 +11,7 @@ import pytest
 
 from tests.product.cli import autotune
 from tests.real_engines.server import EXAMPLE, SETTINGS, environment
-from tests.serving.settings import alive_with
+from tests.servers.settings import alive_with
 
 pytestmark = pytest.mark.real_engines
 

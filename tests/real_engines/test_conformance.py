@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from autotune.base.notify import silent
 from autotune.engines.choose import engine_of
-from autotune.notify import silent
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import prepare
-from autotune.prepare.predicted_memory import MemoryPlans, own_share
-from autotune.space.context import Context, broken_rules
-from autotune.space.enumeration import enumerate_engine
-from autotune.space.library import Library
-from autotune.study.options import RunOptions
-from autotune.trial import Configuration, FailureKind
+from autotune.engines.command import Configuration
+from autotune.engines.context import Context, broken_rules
+from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.failure import FailureKind
+from autotune.engines.library import Library
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import prepare
+from autotune.tuner.prepare.predicted_memory import MemoryPlans, own_share
+from autotune.tuner.study.options import RunOptions
 from tests.real_engines.cases import Case, forbidden_sides, pair_cover
 from tests.real_engines.conformance import Asking, run_models
 from tests.real_engines.judge import Judge, explanations

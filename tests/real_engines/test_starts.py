@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from autotune.trial import FailureKind
+from autotune.engines.failure import FailureKind
 from tests.real_engines.server import PATIENT, STARTED, launch
-from tests.serving.settings import alive_with
+from tests.servers.settings import alive_with
 
 pytestmark = pytest.mark.real_engines
 

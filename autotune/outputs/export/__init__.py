@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.errors import BadInput, UnknownName
-from autotune.outputs.export import compose, config_files, dstack, gpustack, kubernetes, shell
-from autotune.outputs.export.winner import Winner, render_capacity, render_json, winner_of
+from autotune.base.errors import BadInput, UnknownName
+from autotune.base.files import write_atomically
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import DRAWN, PICTURES, files_of
-from autotune.study.home import write_atomically
-from autotune.study.recommendation import Recommendation
-from autotune.study.spec import StudySpec
-from autotune.trial import Launch
+from autotune.tuner.study.recommendation import Recommendation
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch
+
+from . import compose, config_files, dstack, gpustack, kubernetes, shell
+from .winner import Winner, render_capacity, render_json, winner_of
 
 __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
 

@@ -13,17 +13,10 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from autotune.outputs.export.winner import (
-    Container,
-    Winner,
-    chooses_gpus,
-    container_of,
-    doubled,
-    required,
-    yaml_file,
-)
-from autotune.serving.docker_run import FILES_FOLDER, docker_card
-from autotune.trial import PORT, written
+from autotune.engines.command import PORT, written
+from autotune.servers.docker_run import FILES_FOLDER, docker_card
+
+from .winner import Container, Winner, chooses_gpus, container_of, doubled, required, yaml_file
 
 # Not by urllib, which would ask the proxy that Docker names in every container's environment where
 # one is configured.

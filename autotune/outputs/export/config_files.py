@@ -21,9 +21,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from autotune import redact
-from autotune.outputs.export import shell
-from autotune.outputs.export.winner import (
+from autotune.base import redact
+from autotune.engines.entry import in_range
+
+from . import shell
+from .winner import (
     Winner,
     asked_for,
     comment,
@@ -33,7 +35,6 @@ from autotune.outputs.export.winner import (
     settings_without_secrets,
     version_of_parser,
 )
-from autotune.space.entry import in_range
 
 
 class Parts(NamedTuple):

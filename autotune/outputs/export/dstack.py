@@ -10,19 +10,13 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from autotune.errors import BadInput
-from autotune.outputs.export import shell
-from autotune.outputs.export.winner import (
-    SHARED_MEMORY_GIB,
-    Container,
-    Winner,
-    container_of,
-    doubled,
-    yaml_file,
-)
-from autotune.serving.docker_run import FILES_FOLDER, docker_card
-from autotune.space.library import Library
-from autotune.trial import PORT, written
+from autotune.base.errors import BadInput
+from autotune.engines.command import PORT, written
+from autotune.engines.library import Library
+from autotune.servers.docker_run import FILES_FOLDER, docker_card
+
+from . import shell
+from .winner import SHARED_MEMORY_GIB, Container, Winner, container_of, doubled, yaml_file
 
 _TOKEN = "HF_TOKEN"
 _INSTANCE = "/var/cache/autotune"

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import shlex
 
-from autotune.outputs.export import shell
-from autotune.outputs.export.winner import (
+from autotune.servers.docker_run import FILES_FOLDER
+
+from . import shell
+from .winner import (
     SHARED_MEMORY_GIB,
     Container,
     Winner,
@@ -21,7 +23,6 @@ from autotune.outputs.export.winner import (
     heading,
     yaml_file,
 )
-from autotune.serving.docker_run import FILES_FOLDER
 
 _BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
 _ADDRESS_WORDS = (

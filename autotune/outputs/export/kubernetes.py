@@ -12,16 +12,10 @@ import math
 import re
 from typing import Any
 
-from autotune.outputs.export.winner import (
-    SHARED_MEMORY_GIB,
-    Container,
-    Winner,
-    container_of,
-    doubled,
-    yaml_file,
-)
-from autotune.serving.docker_run import FILES_FOLDER, docker_card
-from autotune.trial import PORT, reference_in, written
+from autotune.engines.command import PORT, reference_in, written
+from autotune.servers.docker_run import FILES_FOLDER, docker_card
+
+from .winner import SHARED_MEMORY_GIB, Container, Winner, container_of, doubled, yaml_file
 
 _TOKEN = "HF_TOKEN"
 _GPUS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -65,7 +59,7 @@ def render(winner: Winner) -> str:
     }
     documents.append(manifest("Deployment", "", spec=deployment))
     documents[-1]["metadata"]["annotations"] = {
-        "autotune/study": winner.recommendation.study,
+        "autotune/tuner/study": winner.recommendation.study,
         "autotune/configuration": winner.choice.fingerprint,
         "autotune/evidence": winner.recommendation.label.lower(),
     }

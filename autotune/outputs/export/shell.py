@@ -10,8 +10,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from autotune import redact
-from autotune.outputs.export.winner import (
+from autotune.base import redact
+from autotune.engines.command import PORT, Command, numbers_of, port_of_gpus, referenced, written
+from autotune.servers.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
+
+from .winner import (
     Winner,
     chooses_gpus,
     comment,
@@ -24,8 +27,6 @@ from autotune.outputs.export.winner import (
     text_of,
     without_secrets,
 )
-from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
-from autotune.trial import PORT, Command, numbers_of, port_of_gpus, referenced, written
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

@@ -2,7 +2,7 @@
 elsewhere.
 
 Images, devices, caches and where files lie in a container are those of a launch by ``--on docker``
-(`autotune.serving.docker_run`).
+(`autotune.servers.docker_run`).
 """
 
 from __future__ import annotations
@@ -19,41 +19,34 @@ from typing import Any
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune import redact
-from autotune.engines import Engine, ParsedCommand, engine
+from autotune.base import redact
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.engines.command import PORT, Command, Configuration, reference_in
+from autotune.engines.context import gpus_of, replicas_of, servers_of
+from autotune.engines.engine import Engine, ParsedCommand
+from autotune.engines.entry import in_range
 from autotune.engines.kept import grouped, missing_files
-from autotune.errors import BadInput
-from autotune.loadgen.capacity.search import SHAPES
-from autotune.metrics import readable
-from autotune.metrics.table import CURVE
+from autotune.engines.registry import engine
+from autotune.load.capacity.search import SHAPES
+from autotune.load.metrics import readable
+from autotune.load.metrics.table import CURVE, Metrics
 from autotune.outputs.report import words
-from autotune.replay.table import UNKNOWN
-from autotune.search.decide.sequential_test import Spread, mean
-from autotune.serving import StartupTimeouts
-from autotune.serving.command import absolute_paths, with_serving
-from autotune.serving.docker_run import (
+from autotune.servers import StartupTimeouts
+from autotune.servers.command import absolute_paths, with_serving
+from autotune.servers.docker_run import (
     docker_card,
     image_of,
     mounted_paths,
     own_entrypoint,
     volume_name,
 )
-from autotune.space.context import gpus_of, replicas_of, servers_of
-from autotune.space.entry import in_range
-from autotune.study.home import library_of
-from autotune.study.recommendation import Choice, Recommendation
-from autotune.study.spec import StudySpec
-from autotune.trial import (
-    PORT,
-    Command,
-    Configuration,
-    Evidence,
-    Launch,
-    Metrics,
-    Role,
-    State,
-    reference_in,
-)
+from autotune.tuner.replay.table import UNKNOWN
+from autotune.tuner.search.decide.sequential_test import Spread, mean
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.recommendation import Choice, Recommendation
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, State
 
 ANYWHERE = "0.0.0.0"
 """Listen address in a container, whose loopback is not reachable from outside."""

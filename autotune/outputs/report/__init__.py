@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.study.recommendation import Recommendation
-from autotune.study.spec import StudySpec
-from autotune.trial import Launch
+from autotune.tuner.study.recommendation import Recommendation
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch
 
 
 @dataclass(frozen=True, slots=True)

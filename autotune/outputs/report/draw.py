@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from autotune.outputs.report.pictures import DARK, LIGHT, PIXELS, Panel, Picture, Point
-from autotune.outputs.report.text import printable
+from .pictures import DARK, LIGHT, PIXELS, Panel, Picture, Point
+from .text import printable
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text

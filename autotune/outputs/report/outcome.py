@@ -12,20 +12,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
-from autotune import redact
-from autotune.errors import BadInput
-from autotune.loadgen.workloads import load_workload
-from autotune.metrics import readable
-from autotune.metrics.table import COSTS, CURVE, INVALID, counts, shown_in, title_of
+from autotune.base import redact
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.load.metrics import readable
+from autotune.load.metrics.table import COSTS, CURVE, INVALID, counts, shown_in, title_of
+from autotune.load.workloads import load_workload
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.outputs.report.tables import average, best_per_engine, broken_slos, values_of
-from autotune.search import objective
-from autotune.study.home import Home, is_server, shown, tracking_uri, ui_command
-from autotune.study.options import command_line, rows_of
-from autotune.study.recommendation import Choice, MatrixCell, Objective, Verdict
-from autotune.study.results import is_held
-from autotune.study.spec import StudySpec
-from autotune.trial import Evidence, Role, State
+from autotune.tuner.search import objective
+from autotune.tuner.study.home import Home, is_server, shown, tracking_uri, ui_command
+from autotune.tuner.study.options import command_line, rows_of
+from autotune.tuner.study.recommendation import Choice, MatrixCell, Objective, Verdict
+from autotune.tuner.study.results import is_held
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Role, State
+
+from .tables import average, best_per_engine, broken_slos, values_of
 
 _WORTH = {
     Evidence.MEASURED: "The figures were measured on real servers on the named hardware.",

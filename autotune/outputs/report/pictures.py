@@ -9,13 +9,13 @@ from importlib.resources import files
 from itertools import pairwise
 from statistics import geometric_mean
 
-from autotune import redact
-from autotune.metrics import readable
-from autotune.metrics.table import CURVE, PER_GPU, PER_USER, Rent, counts
+from autotune.base import redact
+from autotune.load.metrics import readable
+from autotune.load.metrics.table import CURVE, PER_GPU, PER_USER, Metrics, Rent, counts
 from autotune.outputs.report import StudyRecord, tables, text, words
-from autotune.search.objective import achieved, best_so_far, maximises
-from autotune.study.recommendation import Choice
-from autotune.trial import Launch, Metrics, Role
+from autotune.tuner.search.objective import achieved, best_so_far, maximises
+from autotune.tuner.study.recommendation import Choice
+from autotune.tuner.trial import Launch, Role
 
 PIXELS = 560
 """Width of every picture, CSS pixels at its natural size."""

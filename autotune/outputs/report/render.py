@@ -13,10 +13,11 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 
+from autotune.base.evidence import Evidence
 from autotune.outputs.report import StudyRecord, outcome, pictures, tables, text
-from autotune.outputs.report.pictures import Part, Picture
-from autotune.study.recommendation import Verdict
-from autotune.trial import Evidence
+from autotune.tuner.study.recommendation import Verdict
+
+from .pictures import Part, Picture
 
 _FOLDER = files("autotune.outputs.report")
 _STYLE = _FOLDER.joinpath("page.css").read_text(encoding="utf-8")
@@ -139,7 +140,7 @@ def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
 def files_of(study: StudyRecord) -> dict[str, str]:
     """Return every file of the report, path within the study's folder to content; each picture is
     drawn once."""
-    from autotune.outputs.report import draw
+    from . import draw
 
     parts = _parts(study)
     drawings = {part.name: _drawn(study, part) for part in parts if isinstance(part, Picture)}
@@ -182,7 +183,7 @@ def _markdown(parts: Iterable[Part]) -> str:
 
 def _drawn(study: StudyRecord, picture: Picture) -> str:
     # matplotlib takes a second to load.
-    from autotune.outputs.report import draw
+    from . import draw
 
     evidence = study.recommendation.evidence
     return draw.drawn(picture, "" if evidence is Evidence.MEASURED else study.recommendation.label)

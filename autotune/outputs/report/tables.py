@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import geometric_mean, mean, stdev
 
-from autotune import redact
-from autotune.metrics import readable
+from autotune.base import redact
+from autotune.engines.command import Scalar
+from autotune.load.metrics import readable
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.search.equivalents import canonical_of
-from autotune.search.objective import achieved, maximises
-from autotune.study.spec import StudySpec, is_beside
-from autotune.trial import Launch, Role, Scalar, State
+from autotune.tuner.search.equivalents import canonical_of
+from autotune.tuner.search.objective import achieved, maximises
+from autotune.tuner.study.spec import StudySpec, is_beside
+from autotune.tuner.trial import Launch, Role, State
 
 
 def engines(study: StudyRecord) -> list[str]:

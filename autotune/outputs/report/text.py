@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.metrics import readable
-from autotune.metrics.table import title_of
-from autotune.trial import Scalar
+from autotune.engines.command import Scalar
+from autotune.load.metrics import readable
+from autotune.load.metrics.table import title_of
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

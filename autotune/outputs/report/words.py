@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from autotune.errors import BadInput
-from autotune.loadgen.capacity.search import LOADS, SHAPES, described
-from autotune.loadgen.workloads import how_fixed, load_workload
-from autotune.metrics import readable
-from autotune.metrics.formulas import SHORT_S, Slo
-from autotune.metrics.table import GOODPUT, VIOLATIONS, title_of
-from autotune.outputs.report import text
-from autotune.study.recommendation import (
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.engines.failure import Failure, FailureKind, Phase
+from autotune.load.capacity.search import LOADS, SHAPES, described
+from autotune.load.metrics import readable
+from autotune.load.metrics.formulas import SHORT_S, Slo
+from autotune.load.metrics.table import GOODPUT, VIOLATIONS, Metrics, title_of
+from autotune.load.workloads import how_fixed, load_workload
+from autotune.tuner.study.recommendation import (
     EXTERNAL,
     Choice,
     NearestMiss,
@@ -22,7 +23,8 @@ from autotune.study.recommendation import (
     Regression,
     Verdict,
 )
-from autotune.trial import Evidence, Failure, FailureKind, Metrics, Phase
+
+from . import text
 
 WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
 _DOING = {

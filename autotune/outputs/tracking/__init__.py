@@ -17,20 +17,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from autotune.notify import Notify, silent
-from autotune.outputs.tracking.runs import StudyRuns, is_refusal, is_trouble, reason
-from autotune.study.home import (
-    Home,
-    database_file,
-    is_server,
-    place,
-    shown,
-    tracking_uri,
-    write_atomically,
-)
-from autotune.study.recommendation import Recommendation
-from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role, State
+from autotune.base.files import write_atomically
+from autotune.base.notify import Notify, silent
+from autotune.tuner.study.home import Home, database_file, is_server, place, shown, tracking_uri
+from autotune.tuner.study.recommendation import Recommendation
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, State
+
+from .runs import StudyRuns, is_refusal, is_trouble, reason
 
 _STATE = "mlflow.json"
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from autotune import redact
-from autotune.metrics.table import CURVE, PER_USER, counts, shown_in
+from autotune.base import redact
+from autotune.load.metrics.table import CURVE, PER_USER, Metrics, counts, shown_in
 from autotune.outputs.report.outcome import SHOWN
 from autotune.outputs.report.render import PICTURES
-from autotune.search.objective import (
+from autotune.tuner.search.objective import (
     achieved,
     best_so_far,
     maximises,
@@ -23,9 +23,9 @@ from autotune.search.objective import (
     score,
     violations,
 )
-from autotune.study.recommendation import SERVED, Recommendation
-from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Metrics
+from autotune.tuner.study.recommendation import SERVED, Recommendation
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch
 
 TEXT_LENGTH = 5000
 """Longest value of a tag or param; MLflow 3.17 takes 8000 and 6000 characters."""

@@ -23,17 +23,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from autotune import redact
+from autotune.base import redact
+from autotune.base.files import sync_folder
 from autotune.outputs.export import EXPORTS
 from autotune.outputs.report.render import PICTURES
-from autotune.outputs.tracking import content
-from autotune.serving.command import server_logs
-from autotune.serving.watchdog import read_ends
-from autotune.study.home import credentials, database_file, is_server, shown
-from autotune.study.recommendation import Recommendation
-from autotune.study.results import sync_folder
-from autotune.study.spec import StudySpec
-from autotune.trial import Launch, State
+from autotune.servers.command import server_logs
+from autotune.servers.watchdog import read_ends
+from autotune.tuner.study.home import credentials, database_file, is_server, shown
+from autotune.tuner.study.recommendation import Recommendation
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, State
+
+from . import content
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

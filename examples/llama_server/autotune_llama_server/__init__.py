@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from autotune.engines import Engine
+from autotune.engines.engine import Engine
 
 
 class LlamaServer(Engine):

@@ -1,0 +1,1 @@
+"""What every room uses: errors, array types, child processes, redaction, files written safely."""

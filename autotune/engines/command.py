@@ -1,0 +1,202 @@
+"""A configuration of an engine, and the command line that starts it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+Scalar = bool | int | float | str | None
+"""A knob's value; ``None`` means the engine's choice."""
+
+
+PORT = 8000
+"""Port of the first server of a command in files for people."""
+
+
+def port_of_gpus(first: int) -> str:
+    """Return the port of each of several servers in a shell's loop over their GPUs: `first` plus
+    its first GPU."""
+    return f'"$(({first} + ${{gpus%%,*}}))"'
+
+
+def numbers_of(servers: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the GPUs of each of several servers, or without GPUs its own number, for such a
+    loop."""
+    return [next(iter(own.values()), str(i)) for i, own in enumerate(servers)]
+
+
+_ADDED = {("replicas", 1), ("api_server_count", None)}
+"""Knobs added later, with the value of all earlier configurations: omitted from the fingerprint, so
+that recorded launches keep theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One engine and a value for each of its knobs, defaults spelled out.
+
+    Two spellings of one effective configuration become equal through `space.context.effective`;
+    `fingerprint` identifies a configuration by its content.
+    """
+
+    engine: str
+    knobs: Mapping[str, Scalar]
+    _fingerprint: str = field(
+        default="", init=False, repr=False, compare=False
+    )  # once it was asked for
+
+    @property
+    def fingerprint(self) -> str:
+        """Return 12 hex digits that depend on the engine and the knobs, not on their order."""
+        if not self._fingerprint:
+            knobs = sorted(item for item in self.knobs.items() if item not in _ADDED)
+            text = json.dumps([self.engine, knobs], separators=(",", ":"))
+            object.__setattr__(self, "_fingerprint", hashlib.sha256(text.encode()).hexdigest()[:12])
+        return self._fingerprint
+
+    def with_knobs(self, **changes: Scalar) -> Configuration:
+        return Configuration(self.engine, {**self.knobs, **changes})
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self.fingerprint == other.fingerprint
+
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def referenced(value: str) -> str | None:
+    """Return the environment variable that a value refers to, ``KEY`` for ``${KEY}``; None for a
+    plain value."""
+    match = _REFERENCE.fullmatch(value)
+    return match[1] if match else None
+
+
+def reference_in(word: str) -> tuple[str, str | None]:
+    """Split off a reference's variable: ``--key=${A}`` is ``("--key=", "A")``; None without one."""
+    option, equals, value = word.rpartition("=")
+    name = referenced(value)
+    return (f"{option}{equals}", name) if name else (word, None)
+
+
+def written(word: str, plain: Callable[[str], str], reference: Callable[[str], str]) -> str:
+    """Write a word in the notation of `plain` text, and of the `reference` to a variable at its
+    end."""
+    prefix, variable = reference_in(word)
+    if variable is None:
+        return plain(word)
+    return f"{plain(prefix) if prefix else ''}{reference(variable)}"
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for a shell; a reference stays one."""
+    return written(word, shlex.quote, '"${{{}}}"'.format)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Command line that a person would type to start a server, and the files that it needs.
+
+    Attributes:
+        argv: program and arguments.
+        env: the environment variables to set, besides the inherited ones.
+        files: file name (relative, as it stands in ``argv``) to content.
+        container: the words in front that run it in a container, ``docker run … IMAGE``; they set
+            `env` there. Empty for a process of this machine.
+        servers: where several are started, what each sets besides: which GPUs are its own. Empty:
+            one server.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    container: tuple[str, ...] = ()
+    servers: tuple[Mapping[str, str], ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        return len(self.servers) or 1
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return all words of the command line, the container's words first."""
+        return (*self.container, *self.argv)
+
+    def on_loopback(self) -> Command:
+        """Return the command with ``--host 127.0.0.1`` unless it sets the address: vLLM listens on
+        all by default.
+
+        What stands for somebody else's server, or for a replayed row, stays as it is.
+        """
+        named = any(word.partition("=")[0] == "--host" for word in self.argv)
+        is_none = self.argv[0].startswith(("external:", "replayed:"))
+        return self if named or is_none else replace(self, argv=(*self.argv, "--host", "127.0.0.1"))
+
+    def apart_from_port(self) -> tuple[Command, int]:
+        """Return the command without ``--port``, and the port that it gives; `PORT` where it gives
+        none."""
+        words, kept, port = iter(self.argv), list[str](), PORT
+        for word in words:
+            flag, equals, value = word.partition("=")
+            if flag == "--port":
+                given = value if equals else next(words, "")
+                port = int(given) if given.isdecimal() else port
+            else:
+                kept.append(word)
+        return replace(self, argv=tuple(kept)), port
+
+    def typed(self) -> list[str]:
+        """Return the words of the command line, ``NAME=value`` settings first."""
+        return [*(f"{name}={value}" for name, value in self.env.items()), *self.argv]
+
+    def shell(self) -> str:
+        """Return one copyable block for a POSIX shell; here-documents write its files."""
+        lines = []
+        for name, text in self.files.items():
+            lines.append(
+                f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF"
+            )
+        # A container's words set its variables; a reference they name without a value, which comes
+        # from outside.
+        settings = {
+            name: value
+            for name, value in self.env.items()
+            if not self.container or referenced(value)
+        }
+        words = [f"{name}={_quoted(value)}" for name, value in settings.items()]
+        command, first_port = self.apart_from_port() if self.servers else (self, PORT)
+        typed = " ".join([*words, *map(_quoted, command.words)])
+        if self.servers:
+            chosen = "".join(f"{name}=$gpus " for name in self.servers[0])
+            lines.append(
+                f"# {self.replicas} servers; put a load balancer in front, with the least-requests policy:"
+            )
+            lines.append(f"for gpus in {' '.join(numbers_of(self.servers))}; do")
+            lines.append(f"  {chosen}{typed} --port {port_of_gpus(first_port)} &")
+            lines.append("done; wait")
+        else:
+            lines.append(typed)
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Configuration that the engine reports for its arguments.
+
+    Attributes:
+        fingerprint: of the effective configuration with the knobs that the engine says it has; a
+            knob that it does not tell is taken as it was asked for.
+        differs: knob to what was asked for and what the engine has, where these differ.
+        source: what it was read from.
+        notes: knob to one sentence on the difference, for people (Markdown).
+    """
+
+    fingerprint: str
+    differs: Mapping[str, tuple[Scalar, Scalar]] = field(default_factory=dict)
+    source: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,192 @@
+"""Context of an evaluation (model, node, version, load), a knob's default and values in it,
+effective configurations.
+
+The *effective* configuration makes equivalents one candidate: a knob without effect under the
+others (`Knob.active`) has its default, what the engine sets by itself (`Effect`) is set, and every
+default is spelled out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .cards import HardwareCard, ModelCard
+from .command import Configuration, Scalar
+from .entry import in_range
+from .expression import Namespace, evaluate, fill_value
+from .failure import Failure
+from .schema import Case, Effect, EngineCard, Knob, Rule, Values
+
+RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
+"""Knobs whose product is the number of GPUs of a configuration."""
+_OF_THE_LOAD = ("longest_request", "concurrency", "tokens_in_flight", "shares_prefixes")
+DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+"""Vendor to the environment variable that selects a machine's GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Fixed names of the engines' expressions.
+
+    Attributes:
+        gpus: GPUs that the study uses, at most the node's.
+        longest_request: input + output tokens of the longest request of the workloads; 0 = unknown.
+        concurrency: most requests in flight; infinite = unknown, or sent whatever the server does.
+        tokens_in_flight: their tokens, prompts and answers, in the mean; infinite = unknown.
+        version: the engine's version.
+        lacking: Python modules that the engine's installation was asked for and does not have.
+        shares_prefixes: whether prompts of a workload may begin alike.
+    """
+
+    model: ModelCard
+    hardware: HardwareCard
+    gpus: int
+    version: str
+    longest_request: int = 0
+    lacking: tuple[str, ...] = ()
+    concurrency: float = math.inf
+    tokens_in_flight: float = math.inf
+    shares_prefixes: bool = False
+
+    def scope(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the names visible to an expression: the knobs and ``model, hardware, gpus,
+        workload``."""
+        load = {name: getattr(self, name) for name in _OF_THE_LOAD}
+        fixed = {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
+        return {**knobs, **fixed, "workload": Namespace(load)}
+
+
+def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
+    """Return the knob's default: the first case that holds, or None."""
+    if not isinstance(knob.default, list):
+        return knob.default
+    return next(
+        (fill_value(case.value, scope) for case in knob.default if _holds(case, scope, version)),
+        None,
+    )
+
+
+def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:
+    """List the values to try: those of the first case that holds, or the default."""
+    plain: list[Scalar] = []
+    for entry in knob.search if knob.exists_in(version) else ():
+        if not isinstance(entry, Values):
+            plain.append(entry)
+        elif _holds(entry, scope, version):
+            return tuple(entry.values)
+    return tuple(plain) if plain else (default_of(knob, scope, version),)
+
+
+def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
+    return in_range(version, case.versions) and bool(evaluate(case.when, scope))
+
+
+def gpus_of(configuration: Configuration, most: int) -> int:
+    """Count the GPUs of a configuration's servers, at most ``most``; one that names no size takes
+    all."""
+    sizes = _sizes(configuration.knobs)
+    return min(most, math.prod(sizes)) if sizes else most
+
+
+def _sizes(knobs: Mapping[str, Any]) -> list[int]:
+    return [size for name in RANKS if isinstance(size := knobs.get(name), int) and size > 0]
+
+
+def replicas_of(knobs: Mapping[str, Any]) -> int:
+    """Count the servers of a configuration: one for an engine without such a knob."""
+    return int(knobs.get("replicas") or 1)
+
+
+def servers_of(knobs: Mapping[str, Any], vendor: str) -> tuple[dict[str, str], ...]:
+    """Return the settings of each server of a configuration, its own GPUs; empty for a single
+    server."""
+    count = replicas_of(knobs)
+    each, variable = math.prod(_sizes(knobs)) // count, DEVICES.get(vendor)
+    ranges = [range(i * each, (i + 1) * each) for i in range(count)] if count > 1 else []
+    return tuple({variable: ",".join(map(str, own))} if variable else {} for own in ranges)
+
+
+class Normaliser:
+    """Effects and rules of one engine version in one context, selected once for many
+    configurations.
+
+    `scope` arguments are mutable mappings from `Context.scope`: the knobs with the fixed names
+    beside them.
+    """
+
+    def __init__(self, card: EngineCard, context: Context) -> None:
+        version = context.version
+        self._version = version
+        self.conditional = [
+            (name, knob) for name, knob in card.knobs.items() if knob.active != "True"
+        ]
+        self.effects = [effect for effect in card.effects if in_range(version, effect.versions)]
+        told = [
+            rule for rule in card.rules if rule.module is None or rule.module in context.lacking
+        ]
+        self.rules = [rule for rule in told if in_range(version, rule.versions)]
+        self._rounds = len(self.effects) + len(self.conditional) + 1
+
+    def apply(self, scope: dict[str, Any]) -> list[Effect]:
+        """Make a scope's knobs effective, in place; returns the effects that changed a knob."""
+        applied: dict[str, Effect] = {}
+        # An effect may deactivate another knob and the other way round: repeat until nothing
+        # changes.
+        for _ in range(self._rounds):
+            changed = False
+            for name, knob in self.conditional:
+                if not evaluate(knob.active, scope):
+                    value = default_of(knob, scope, self._version)
+                    changed = changed or scope[name] != value
+                    scope[name] = value
+            for effect in self.effects:
+                if not evaluate(effect.when, scope):
+                    continue
+                settings = {name: fill_value(value, scope) for name, value in effect.set.items()}
+                if any(scope.get(name) != value for name, value in settings.items()):
+                    applied[effect.name] = effect
+                    changed = True
+                scope.update(settings)
+            if not changed:
+                break
+        return list(applied.values())
+
+    def broken(self, scope: dict[str, Any]) -> list[Rule]:
+        return [rule for rule in self.rules if evaluate(rule.forbid, scope)]
+
+
+def normalised(
+    card: EngineCard, configuration: Configuration, context: Context
+) -> tuple[Configuration, list[Effect]]:
+    """Normalise a configuration to the effective one; also returns the effects that changed a
+    knob."""
+    scope = context.scope(configuration.knobs)
+    effects = Normaliser(card, context).apply(scope)
+    return Configuration(
+        configuration.engine, {name: scope[name] for name in configuration.knobs}
+    ), effects
+
+
+def effective(card: EngineCard, configuration: Configuration, context: Context) -> Configuration:
+    """Return the effective configuration; idempotent."""
+    return normalised(card, configuration, context)[0]
+
+
+def unsuited(card: EngineCard, context: Context) -> str | None:
+    """Explain why an engine cannot run this model on this hardware with any options; None if it
+    can."""
+    scope = context.scope({})
+    return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
+
+
+def broken_rules(card: EngineCard, configuration: Configuration, context: Context) -> list[Rule]:
+    """List the rules that a configuration breaks, in the file's order."""
+    return Normaliser(card, context).broken(context.scope(configuration.knobs))
+
+
+def as_failure(rule: Rule) -> Failure:
+    """Turn a violated rule into the failure of its launch."""
+    return Failure(rule.kind, f"{rule.reason} (rule {rule.name}; {rule.source})", rule.message)

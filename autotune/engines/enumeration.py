@@ -1,0 +1,247 @@
+"""Enumerate the valid, effective configurations of an engine, the candidates of a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from .command import Configuration, Scalar
+from .context import Context, Normaliser, default_of, search_values
+from .expression import evaluate, names
+from .promises import GivenUp, Promised
+from .schema import EngineCard, Rule, Values
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One effective configuration of the search space."""
+
+    configuration: Configuration
+    engine_version: str
+
+    @property
+    def fingerprint(self) -> str:
+        return self.configuration.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSet:
+    """The candidates of a study, in a fixed order.
+
+    Attributes:
+        baseline, defaults, starts: positions of the baseline, the engines' defaults on all GPUs,
+            known good starts.
+        recipes: position to the name of the vendor's recipe that it is.
+        unseen: positions with a setting that the evidence cannot see, whatever its value: not to be
+            recommended.
+        monotone_memory: knobs of which a larger value never needs less GPU memory.
+        given_up: position to the promises that a candidate breaks for speed.
+        promised: the longest request that is to be served.
+        as_they_are: they are rows of a table: none is a shorter form of another one.
+        without: maps a configuration's settings to what the engine makes of the command without
+            each. What the engine decides by itself is no setting. None: not known, then a setting
+            goes back to its value in the default.
+        alone: the only candidate is a server of somebody else's, which is measured until the budget
+            is used.
+    """
+
+    items: Sequence[Candidate]
+    baseline: int
+    defaults: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    monotone_memory: frozenset[str] = frozenset()
+    given_up: Mapping[int, tuple[GivenUp, ...]] = field(default_factory=dict)
+    as_they_are: bool = False
+    without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(
+        default=None, compare=False
+    )
+    promised: Promised = field(default_factory=Promised)
+    recipes: Mapping[int, str] = field(default_factory=dict)
+    unseen: frozenset[int] = frozenset()
+    alone: bool = False
+    _positions: dict[str, int] = field(default_factory=dict, compare=False)
+    _giving_up: dict[frozenset[str], list[int]] = field(
+        init=False, default_factory=dict, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        self._positions.update({candidate.fingerprint: i for i, candidate in enumerate(self.items)})
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __contains__(self, fingerprint: object) -> bool:
+        return fingerprint in self._positions
+
+    def position(self, fingerprint: str) -> int:
+        """Return the index of a configuration; raises ``KeyError`` if it is not a candidate."""
+        return self._positions[fingerprint]
+
+    def giving_up(self, allowed: frozenset[str]) -> list[int]:
+        """Return the positions of candidates with a trade-off outside ``allowed``; cached for all
+        suggestions."""
+        if allowed not in self._giving_up:
+            rows = self.given_up.items()
+            self._giving_up[allowed] = [
+                i for i, given in rows if any(one.kind not in allowed for one in given)
+            ]
+        return self._giving_up[allowed]
+
+
+@dataclass(slots=True)
+class Enumeration:
+    """The distinct effective configurations of an engine, in a fixed order.
+
+    Attributes:
+        combinations: size of the raw product, knobs without effect at their default only.
+        removed: rule name to the combinations that it removed first.
+        last: the same where the walk came deepest: where nothing remains, the last ones to go.
+        equivalents: combinations that are another one under the engine's own effects.
+    """
+
+    configurations: list[Configuration] = field(default_factory=list)
+    combinations: int = 0
+    removed: dict[str, int] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+    equivalents: int = 0
+
+
+def enumerate_engine(
+    card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None
+) -> Enumeration:
+    """Walk the product of the knobs' values depth first; a rule that forbids a branch cuts it."""
+    walk = _Walk(card, context, pins or {})
+    walk.descend(0, settled=True)
+    return walk.result
+
+
+def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) -> str:
+    """Complete a sentence on an empty space: the rule that removed the last combinations, with its
+    pins."""
+    last = max(space.last, key=lambda name: space.last[name], default=None)
+    if last is None:
+        return ": a knob has no value here"
+    rule = next(rule for rule in card.rules if rule.name == last)
+    about = [f"{knob}={value}" for knob, value in pins.items() if knob in names(rule.forbid)]
+    return f"{' with ' if about else ''}{', '.join(about)}: {rule.reason.strip().rstrip('.')} (rule {last})"
+
+
+class _Walk:
+    def __init__(self, card: EngineCard, context: Context, pins: Mapping[str, Scalar]) -> None:
+        self.card, self.context, self.pins = card, context, pins
+        self.order = list(card.knobs)
+        self.normaliser = Normaliser(card, context)
+        self.scope: dict[str, Any] = context.scope({})
+        self.result = Enumeration(removed={rule.name: 0 for rule in self.normaliser.rules})
+        self.deepest = -1
+        self.seen: set[tuple[Scalar, ...]] = set()
+        self.values = [self._fixed_values(name) for name in self.order]
+        self.sizes = [len(values) if values else 1 for values in self.values]
+        # Whether the knobs before it say if a knob is active.
+        self.active_at = [
+            not names(knob.active) & set(self.order[i:])
+            for i, knob in enumerate(card.knobs.values())
+        ]
+        # Per position, the rules whose last knob is set there, and what may change there what was
+        # set.
+        normaliser = self.normaliser
+        rules = [(rule, names(rule.forbid)) for rule in normaliser.rules]
+        # What holds whatever is chosen, such as a model that the version does not have, is the
+        # reason that counts.
+        self.rules_at = self._at_last(
+            sorted(rules, key=lambda row: bool(set(self.order) & set(row[1])))
+        )
+        self.effects_at = self._at_last(
+            (effect, names(effect.when)) for effect in normaliser.effects
+        )
+        self.conditional_at = self._at_last(
+            (
+                (name, knob),
+                {name}.union(names(knob.active), *(names(case.when) for case in knob.cases)),
+            )
+            for name, knob in normaliser.conditional
+        )
+
+    def _at_last(self, items: Iterable[tuple[Item, Collection[str]]]) -> list[list[Item]]:
+        """List per position the items whose last knob is set there."""
+        found: list[list[Item]] = [[] for _ in self.order]
+        for item, used in items:
+            found[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(
+                item
+            )
+        return found
+
+    def _fixed_values(self, name: str) -> tuple[Scalar, ...] | None:
+        """Return a knob's values if they depend only on the context; None if they depend on other
+        knobs."""
+        if name in self.pins:
+            return (self.pins[name],)
+        knob = self.card.knobs[name]
+        conditions = [entry.when for entry in knob.search if isinstance(entry, Values)]
+        if len(conditions) == len(knob.search):
+            # Where no case holds, the default is tried.
+            conditions += [case.when for case in knob.cases]
+        if any(names(text) & set(self.order) for text in conditions):
+            return None
+        return search_values(knob, self.context.scope({}), self.context.version)
+
+    def descend(self, position: int, settled: bool) -> None:
+        """Walk the values of the knobs from a position on; ``settled``: the engine changes none of
+        the set ones."""
+        if position == len(self.order):
+            self._leaf(settled)
+            return
+        name, scope = self.order[position], self.scope
+        knob = self.card.knobs[name]
+        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, scope):
+            values: Sequence[Scalar] = (default_of(knob, scope, self.context.version),)
+        else:
+            values = self.values[position] or search_values(knob, scope, self.context.version)
+        for value in values:
+            scope[name] = value
+            rule = next((r for r in self.rules_at[position] if evaluate(r.forbid, scope)), None)
+            if rule is None:
+                self.descend(position + 1, settled and self._settles(position))
+            else:
+                below = math.prod(self.sizes[position + 1 :])
+                self.result.combinations += below
+                self._remove(rule, position, below)
+        del scope[name]
+
+    def _settles(self, position: int) -> bool:
+        """Return whether the engine certainly changes nothing after a knob is set."""
+        scope, version = self.scope, self.context.version
+        # The same object: a value that is equal and of another type is another one to an engine.
+        return all(
+            evaluate(knob.active, scope) or scope[name] is default_of(knob, scope, version)
+            for name, knob in self.conditional_at[position]
+        ) and not any(evaluate(effect.when, scope) for effect in self.effects_at[position])
+
+    def _remove(self, rule: Rule, position: int, count: int) -> None:
+        self.result.removed[rule.name] += count
+        if position > self.deepest:
+            self.deepest = position
+            self.result.last.clear()
+        if position == self.deepest:
+            self.result.last[rule.name] = self.result.last.get(rule.name, 0) + count
+
+    def _leaf(self, settled: bool) -> None:
+        self.result.combinations += 1
+        scope = self.scope
+        if not settled:
+            scope = dict(scope)
+            self.normaliser.apply(scope)
+            if scope != self.scope and (broken := self.normaliser.broken(scope)):
+                self._remove(broken[0], len(self.order), 1)
+                return
+        key = tuple([scope[name] for name in self.order])
+        if key in self.seen:
+            self.result.equivalents += 1
+            return
+        self.seen.add(key)
+        knobs = dict(zip(self.order, key, strict=True))
+        self.result.configurations.append(Configuration(self.card.engine, knobs))

@@ -1,0 +1,65 @@
+"""How a configuration fails: a value, never an exception."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class FailureKind(StrEnum):
+    """The closed list of failure kinds of a configuration or its launch."""
+
+    RULE = "rule"
+    BAD_ARGUMENT = "bad_argument"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNSUPPORTED = "unsupported"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    PORT = "port"
+    LOAD_ERRORS = "load_errors"
+    ACCURACY = "accuracy"
+    INFRASTRUCTURE = "infrastructure"
+
+
+class Phase(StrEnum):
+    """Phase of a server at a failure; the remedy of out of memory depends on it."""
+
+    LOAD = "load"
+    KV_CACHE = "kv_cache"
+    GRAPH_CAPTURE = "graph_capture"
+    SERVING = "serving"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Reason why a configuration did not run.
+
+    Attributes:
+        message: what failed, why, and what to do; one or two sentences.
+        log_excerpt: the first telling line of the engine's log.
+        phase: what the server was doing, where that is known.
+        lasting: another try would fail in the same way until somebody puts something right.
+        unexplained: no pattern knows the log's words, so they may be the machine's fault as well.
+    """
+
+    kind: FailureKind
+    message: str
+    log_excerpt: str = ""
+    phase: Phase | None = None
+    lasting: bool = False
+    unexplained: bool = False
+
+    @property
+    def blames_the_configuration(self) -> bool:
+        """False for kinds independent of the configuration: the same command may run a minute
+        later."""
+        return self.kind not in (FailureKind.PORT, FailureKind.INFRASTRUCTURE)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object, with ``phase``, ``lasting`` and ``unexplained`` only if set."""
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if value or key in ("kind", "message", "log_excerpt")
+        }

@@ -1,0 +1,482 @@
+"""Find and read the documents of ``search_spaces/``; every error names file and line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from autotune.base.errors import BadInput, MalformedFile, UnknownName
+
+from .architecture import Architecture
+from .cards import HardwareCard, ModelCard
+from .entry import LOADER, parse_yaml, spaces_root
+from .expression import names, template_names
+from .huggingface import CONFIG, model_from_file
+from .schema import Case, EngineCard, NarrowedEngine, Narrowing, Values
+from .serving import LogPattern, SharedFailures, SharedMemoryName, SharedMemoryNames
+
+_FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
+_READ_NAMES = frozenset({"args", "env", "config", "servers"})
+_CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps", "gb"})
+_OF_OPTIONS = frozenset({"loaded", "refusals"})
+_MARK_NAMES = frozenset({"default", "baseline"})
+_Location = tuple[str | int, ...]
+
+
+def check(
+    path: Path | None,
+    engines: Sequence[str] = (),
+    schemas: Mapping[str, type[BaseModel]] | None = None,
+) -> list[Path]:
+    """Check one file, a folder with the layout of ``search_spaces``, or the packaged ones and the
+    installed engines'.
+
+    `schemas` are of kinds that are defined above this package. Returns the files; raises
+    `MalformedFile` at the first that is not valid.
+    """
+    root = path or spaces_root()
+    if not root.exists():
+        raise BadInput(f"{root}: no such file or folder")
+    files = (
+        [root]
+        if root.is_file()
+        else sorted(file for kind in KINDS for _, file in documents(root, kind))
+    )
+    if not files:
+        raise BadInput(
+            f"{root}: no folder {', '.join(KINDS)} with *.yaml files and no */engine.yaml in it"
+        )
+    files += () if path else engine_cards()
+    if engines:
+        library = Library()
+        cards = {library.engine(name).engine for name in engines}
+        named = [*documents(root, "engines"), *((card.stem, card) for card in engine_cards())]
+        files = [file for name, file in named if name.lower() in cards and file in files]
+    known = {**SCHEMAS, **(schemas or {})}
+    for file in files:
+        kind = kind_of(file)
+        if kind not in known:
+            raise MalformedFile(file, f"a document of {kind}/ cannot be checked here", 1)
+        document = load(file, known[kind])
+        if isinstance(document, EngineCard):
+            _check_engine(file, document)
+        elif isinstance(document, Narrowing):
+            _ = Library(files=(file,)).narrowed
+    return files
+
+
+def _check_cases(path: Path, card: EngineCard) -> None:
+    """Raise `MalformedFile` for a default or a search value that depends on a later knob."""
+    right = "a case may only name earlier knobs"
+    before = _FIXED_NAMES
+    for name, knob in card.knobs.items():
+        for key, entries in (("default", knob.default), ("search", knob.search)):
+            for i, entry in enumerate(entries if isinstance(entries, list) else []):
+                if isinstance(entry, Case | Values):
+                    _check_names(path, ("knobs", name, key, i, "when"), entry.when, before, right)
+                if isinstance(entry, Case) and isinstance(entry.value, str):
+                    for used in template_names(entry.value):
+                        _check_names(path, ("knobs", name, key, i, "value"), used, before, right)
+        before |= {name}
+
+
+def _check_engine(path: Path, card: EngineCard) -> None:
+    """Raise `MalformedFile` for an unknown name in an engine card's expressions."""
+    _check_cases(path, card)
+    known = _FIXED_NAMES | set(card.knobs)
+    right = "known: the knobs and model, hardware, gpus, workload"
+    for location, part in _parts(card.model_dump()):
+        if location[-1] in _CONDITIONS and isinstance(part, str):
+            here = _FIXED_NAMES if location[0] == "recipes" else known
+            more = (
+                _MARK_NAMES
+                if "gives_up" in location
+                else _READ_NAMES
+                if location[0] in _OF_OPTIONS
+                else set()
+            )
+            _check_names(path, location, part, here | more, right)
+        elif location[-1] == "value" and "read" in location:
+            _check_names(path, location, part, known | _READ_NAMES, right)
+        elif location[-1] in ("set", "on_node", "figures") and isinstance(part, Mapping):
+            word, names_there = "knob", set(card.knobs)
+            if location[-1] == "figures":
+                word, names_there = "figure", set(Architecture.model_fields)
+            if wrong := sorted(set(part) - names_there):
+                raise MalformedFile(
+                    path, f"unknown {word} {wrong[0]!r}", line_of(path, (*location, wrong[0]))
+                )
+
+
+def _check_names(
+    path: Path, location: _Location, text: str, known: frozenset[str], right: str
+) -> None:
+    unknown = sorted(names(text) - known)
+    if unknown:
+        raise MalformedFile(
+            path, f"unknown name {unknown[0]!r} in {text!r}; {right}", line_of(path, location)
+        )
+
+
+def _parts(document: Any, location: _Location = ()) -> Iterator[tuple[_Location, Any]]:
+    """Yield every entry of a document, at any depth, with its location."""
+    entries = document.items() if isinstance(document, Mapping) else ()
+    for key, part in enumerate(document) if isinstance(document, list) else entries:
+        yield (*location, key), part
+        yield from _parts(part, (*location, key))
+
+
+Document = TypeVar("Document", bound=BaseModel)
+
+LOCAL = "local"
+"""Hardware name of the machine itself; `autotune.engines.machine` makes a card of it."""
+
+
+def canonical(engine: str) -> str:
+    """Return an engine's name in its card, for a name or an alias in any case."""
+    return {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(
+        engine.lower(), engine.lower()
+    )
+
+
+def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
+    """List the files of a kind in a folder with the layout of ``search_spaces``, each with its
+    name.
+
+    An engine's lie in a folder of its own (``vllm/engine.yaml``) or, as a user may have them,
+    beside other engines' (``engines/vllm.yaml``).
+    """
+    beside = [(path.stem, path) for path in sorted((root / kind).glob("*.yaml"))]
+    own = sorted(root.glob(f"*/{_ENGINE_FILES[kind]}")) if kind in _ENGINE_FILES else []
+    return [*((path.parent.name, path) for path in own if path.parent.name not in KINDS), *beside]
+
+
+def packaged(kind: str, name: str) -> Path:
+    """Return the path of a packaged document; next to the card of an engine from another package.
+
+    There it is called, e.g., ``llama_server.simulator.yaml``. No file need be there.
+    """
+    if kind not in _ENGINE_FILES:
+        return spaces_root() / kind / f"{name}.yaml"
+    own = spaces_root() / name / _ENGINE_FILES[kind]
+    point = None if own.is_file() else engine_points().get(name)
+    folder = _folder(point.module) if point else None
+    return own if folder is None else folder / f"{name}.{_ENGINE_FILES[kind]}"
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a YAML file whose top level is a mapping; raises `MalformedFile` with the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise MalformedFile(path, "is not UTF-8 text") from error
+    try:
+        document = parse_yaml(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise MalformedFile(
+            path, f"not YAML: {error.problem}", mark.line + 1 if mark else None
+        ) from error
+    except yaml.YAMLError as error:
+        raise MalformedFile(path, f"not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise MalformedFile(path, "the file is empty or not a mapping of keys to values", 1)
+    return document
+
+
+def load(path: Path, schema: type[Document]) -> Document:
+    """Read and validate a document; raises `MalformedFile` naming the line of the first problem."""
+    document = read_document(path)
+    try:
+        return schema.model_validate(document)
+    except ValidationError as error:
+        # A misspelt key is also a missing one: name what stands there.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        where = ".".join(str(part) for part in first["loc"])
+        missing = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] == "missing"]
+        others = error.error_count() - len({where, *missing})
+        more = f"; missing keys: {', '.join(missing)}" if missing else ""
+        more += f" (and {others} more)" if others > 0 else ""
+        if first["type"] == "missing":
+            raise MalformedFile(
+                path, more.removeprefix("; "), line_of(path, first["loc"])
+            ) from error
+        problem = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            known = (
+                ", ".join(sorted(schema.model_fields))
+                if len(first["loc"]) == 1
+                else "see the schema"
+            )
+            problem = f"unknown key; known keys: {known}"
+        raise MalformedFile(
+            path, f"{where}: {problem}{more}".removeprefix(": "), line_of(path, first["loc"])
+        ) from error
+
+
+def line_of(path: Path, location: Sequence[str | int]) -> int | None:
+    """Return the 1-based line of a value in a YAML file, or of its nearest parent."""
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=LOADER)
+    if node is None:
+        return None
+    line: int = node.start_mark.line
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            # Pydantic's locations also hold names of union members, which are no keys: skip them.
+            found = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if found is not None:
+                line, node = found[0].start_mark.line, found[1]
+        elif (
+            isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
+        ):
+            node = node.value[part]
+            line = node.start_mark.line
+    return line + 1
+
+
+def kind_of(path: Path) -> str:
+    """Return the kind of a document, one of `KINDS`, by its keys; raises `MalformedFile`
+    otherwise."""
+    document = read_document(path)
+    for key, kind in _KIND_BY_KEY.items():
+        if key in document:
+            return kind
+    keys = ", ".join(f"{key!r} ({kind})" for key, kind in _KIND_BY_KEY.items())
+    raise MalformedFile(path, f"unknown document: it has none of the keys {keys}", 1)
+
+
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "engines": EngineCard,
+    "models": ModelCard,
+    "hardware": HardwareCard,
+    "narrowings": Narrowing,
+}
+_KIND_BY_KEY = {
+    "narrow": "narrowings",
+    "knobs": "engines",
+    "architecture": "models",
+    "bandwidth_tb_s": "hardware",
+    "points": "workloads",
+    "eras": "simulation",
+    "fitted_to": "calibrations",
+    "figures": "physics",
+    "refusal": "emulation",
+}
+KINDS = tuple(_KIND_BY_KEY.values())
+"""Kinds of documents. A kind is also the name of the folder that may hold its files."""
+_ENGINE_FILES = {
+    "engines": "engine.yaml",
+    "simulation": "simulator.yaml",
+    "emulation": "emulator.yaml",
+}
+"""File in the engine's folder for a kind with one file per engine."""
+_COUNTED = re.compile(r"(?P<gpus>[1-9]|1[0-6])\s*x\s*(?P<name>.+)", re.IGNORECASE)
+"""A node by its number of GPUs, e.g. ``4xl40s``; no node has more than 16."""
+_MAKERS = re.compile(r"nvidia|geforce|amd|instinct|[\s_-]+")
+
+
+def _spelled(hardware: str) -> str:
+    """Spell a GPU's name without its maker and without separators of words, e.g. ``rtx4090``."""
+    return _MAKERS.sub("", hardware.lower())
+
+
+class Library:
+    """The documents of the user's own folders and files (see `kind_of`) and of the packaged folder;
+    earlier ones win.
+
+    `calibration` is the content of a ``coefficients.yaml`` that stands before all others.
+    """
+
+    def __init__(
+        self,
+        overlays: Sequence[Path] = (),
+        files: Sequence[Path] = (),
+        calibration: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.calibration = calibration
+        self.roots = (*overlays, spaces_root())
+        self._files = {path: kind_of(path) for path in files}
+
+    def paths(self, kind: str) -> Iterator[Path]:
+        """Yield the files of a kind: an overlay's hide packaged ones of that name; single files
+        come last."""
+        seen: set[str] = set()
+        found = [document for root in self.roots for document in documents(root, kind)]
+        installed = engine_cards() if kind == "engines" else ()
+        for name, path in [*found, *((path.stem, path) for path in installed)]:
+            if name not in seen:
+                seen.add(name)
+                yield path
+        yield from self.own_files(kind)
+
+    def own_files(self, kind: str) -> list[Path]:
+        return [path for path, its_kind in self._files.items() if its_kind == kind]
+
+    @cached_property
+    def models(self) -> dict[str, ModelCard]:
+        return {
+            card.id: card for card in (_cached(path, ModelCard) for path in self.paths("models"))
+        }
+
+    @cached_property
+    def hardware(self) -> dict[str, HardwareCard]:
+        return {
+            card.name: card
+            for card in (_cached(path, HardwareCard) for path in self.paths("hardware"))
+        }
+
+    @cached_property
+    def engines(self) -> dict[str, EngineCard]:
+        return {
+            card.engine: card
+            for card in (_cached(path, EngineCard) for path in self.paths("engines"))
+        }
+
+    @cached_property
+    def monotone_memory(self) -> frozenset[str]:
+        """Return the knobs, of any engine, whose larger values never need less GPU memory."""
+        cards = self.engines.values()
+        return frozenset(
+            name for card in cards for name, knob in card.knobs.items() if knob.monotone_memory
+        )
+
+    @cached_property
+    def narrowed(self) -> dict[str, NarrowedEngine]:
+        """Return the narrowings of space files, by engine."""
+        narrowed: dict[str, NarrowedEngine] = {}
+        for path in self.paths("narrowings"):
+            for name, part in load(path, Narrowing).narrow.items():
+                card = self.engine(name)
+                for knob in part.search:
+                    if knob not in card.knobs:
+                        line = line_of(path, ("narrow", name, "search", knob))
+                        raise MalformedFile(
+                            path, str(UnknownName(f"{name} knob", knob, card.knobs)), line
+                        )
+                narrowed[card.engine] = part
+        return narrowed
+
+    def model(self, name: str, model_id: str | None = None) -> ModelCard:
+        """Find a model by id, alias, or path (its ``config.json``, else its last component); raises
+        `UnknownName`."""
+        if name.endswith((".yaml", ".yml")) and model_id is None:
+            return load(Path(name), ModelCard)
+        card = self._model_by_name(model_id or name)
+        if card is not None:
+            return card
+        path = Path(name)
+        config = path if path.name == CONFIG else path / CONFIG
+        if config.is_file():
+            return model_from_file(config)
+        card = self._model_by_name(name.rstrip("/").rsplit("/", 1)[-1])
+        if card is not None and model_id is None:
+            return card
+        raise UnknownName(
+            "model",
+            model_id or name,
+            self.models,
+            "Describe another one in search_spaces/models/<name>.yaml (or a --space folder's models/), "
+            "pass such a file as the model, or give the folder of its config.json.",
+        )
+
+    def _model_by_name(self, name: str) -> ModelCard | None:
+        cards = self.models.values()
+        return next((c for c in cards if name.lower() in map(str.lower, (c.id, *c.aliases))), None)
+
+    def node(self, name: str) -> HardwareCard:
+        """Find a node's card by name or alias, with or without a count of GPUs (``4xl40s``), or
+        read a YAML file."""
+        if name.endswith((".yaml", ".yml")):
+            return load(Path(name), HardwareCard)
+        cards = {
+            _spelled(known): card
+            for card in self.hardware.values()
+            for known in (card.name, *card.aliases)
+        }
+        if card := cards.get(_spelled(name)):
+            return card
+        if (counted := _COUNTED.fullmatch(name)) and (card := cards.get(_spelled(counted["name"]))):
+            return card.model_copy(update={"gpus": int(counted["gpus"])})
+        # A GPU of nearly the same name is another product: a V100 is no H100. But its card is the
+        # one to begin with.
+        near = difflib.get_close_matches(name.lower(), self.hardware, n=1, cutoff=0)[0]
+        hint = (
+            f"{LOCAL!r} is this machine. Another node is a file of 12 lines: copy the nearest, "
+            f"{packaged('hardware', near)}, change its figures, and pass it: --hw ./my-node.yaml"
+        )
+        raise UnknownName("hardware", name, [*self.hardware, LOCAL], hint, meant=None)
+
+    def engine(self, name: str) -> EngineCard:
+        """Find an engine's card by its name or alias."""
+        name = canonical(name)
+        if name not in self.engines:
+            raise UnknownName("engine", name, self.engines)
+        return self.engines[name]
+
+
+def shared_failures() -> list[LogPattern]:
+    """Return the log patterns of all engines; an engine's own take precedence."""
+    shared: SharedFailures = _cached(spaces_root() / "failures.yaml", SharedFailures)
+    return shared.failures
+
+
+def shared_memory_names() -> list[SharedMemoryName]:
+    """Return the names that the libraries of all engines give to their files in ``/dev/shm``."""
+    shared: SharedMemoryNames = _cached(spaces_root() / "shared_memory.yaml", SharedMemoryNames)
+    return shared.shared_memory
+
+
+@lru_cache(maxsize=256)
+def _cached(path: Path, schema: type[Document]) -> Document:
+    return load(path, schema)
+
+
+@lru_cache(maxsize=1)
+def engine_points() -> dict[str, EntryPoint]:
+    """Return the registered engines by name, in lower case, without importing them."""
+    return {point.name.lower(): point for point in entry_points(group="autotune.engines")}
+
+
+@lru_cache(maxsize=1)
+def engine_cards() -> tuple[Path, ...]:
+    """Find the cards next to registered modules, named as the entry point; ours are in
+    ``search_spaces``."""
+    found: list[Path] = []
+    for _, point in sorted(engine_points().items()):
+        folder = _folder(point.module)
+        cards = (
+            [folder / f"{name}.yaml" for name in (point.name, point.name.lower())]
+            if folder is not None
+            else []
+        )
+        found += [card for card in cards if card.is_file()][:1]
+    return tuple(found)
+
+
+def _folder(module: str) -> Path | None:
+    """Find the folder of a module; None if it cannot be found.
+
+    Only its outermost package is asked for, as the import system imports the parents of any other.
+    """
+    outermost, *inner = module.split(".")
+    try:
+        spec = find_spec(outermost)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        path = Path(next(iter(spec.submodule_search_locations)), *inner)
+        return path if path.is_dir() else path.parent
+    return Path(spec.origin).parent if spec.has_location and spec.origin else None

@@ -1,0 +1,575 @@
+"""Schema of ``search_spaces/<engine>/engine.yaml``: all knowledge of an engine, as data.
+
+A *knob* has a name of the shared vocabulary (or, where only one engine has it, the engine's own
+flag name with underscores), the values that may be tried, its default, how it is written into a
+command line (`emit`) and how it is read back from one (`read`). *Rules* say which combinations fail
+or are pointless, *effects* which settings the engine itself changes or ignores. Version ranges are
+PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from .command import Scalar
+from .entry import Entry, KnownVersion, VersionRange, in_range
+from .expression import Expression, Template
+from .failure import FailureKind
+from .serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
+
+
+class Addition(Entry):
+    """An addition to the command line. ``args`` and the leaves of ``env`` and ``config`` are
+    templates."""
+
+    when: Expression = "True"
+    versions: VersionRange = "*"
+    args: list[Template] = []
+    env: dict[str, Template] = {}
+    config: dict[str, Any] = Field(
+        default={}, description="dotted key of the engine's own config file to value"
+    )
+    reason: str = ""
+    source: str = ""
+
+
+class ForcedAcceptance(Addition):
+    """Switch that forces an engine's number of accepted drafted tokens; its templates see it as
+    `forced`."""
+
+    counts_drafts: bool = Field(
+        default=False, description="without the token that comes without drafting"
+    )
+    whole: bool = Field(default=False, description="takes whole numbers only")
+    read: Expression = Field(
+        description="the number in a command line, of ``args`` and ``env``; None = not forced"
+    )
+
+    def counted(self, length: float) -> float:
+        """Return tokens per step as the engine counts them; the nearest valid number other than
+        0."""
+        number = round(length - self.counts_drafts, 2)
+        return max(1, int(number + 0.5)) if self.whole else number
+
+
+class RandomWeights(Addition):
+    """Switch that starts an engine with random weights and routes tokens to experts uniformly."""
+
+    read: Expression = Field(
+        description="whether a command line, of ``args``, ``env`` and ``config``, has it"
+    )
+
+
+class Case(Entry):
+    """A value, or a template of one, under a condition; in a list of cases the first that holds
+    applies."""
+
+    value: bool | int | float | Template | None = None
+    when: Expression = "True"
+    versions: VersionRange = "*"
+
+
+class Values(Entry):
+    """Values to search under a condition; in a list the first that holds applies."""
+
+    values: list[Scalar]
+    when: Expression = "True"
+    versions: VersionRange = "*"
+
+
+class Reading(Entry):
+    """Reading of a knob from a command line, in a range of versions."""
+
+    value: Expression
+    versions: VersionRange = "*"
+
+
+# An expression alone is the reading of all versions.
+Readings = Annotated[
+    list[Reading], BeforeValidator(lambda r: [{"value": r}] if isinstance(r, str) else r)
+]
+
+
+GiveUpKind = Literal["shorter-context", "no-prefix-caching", "lossy", "no-memory-reserve"]
+"""Kinds of trade-offs for speed."""
+
+
+class GiveUp(Entry):
+    """Promise to users of the server that some values of a knob break, e.g. a lossless KV cache.
+
+    A shorter `context_length` needs no mark: see `autotune.engines.promises.Promised`.
+    """
+
+    kind: GiveUpKind
+    when: Expression = Field(
+        description="of the values; beside the knobs it sees `default`, the knob's own, and `baseline`, its knobs"
+    )
+    what: Template = Field(description="a sentence: the trade-off")
+    keeps: Expression = Field(default="default", description="the value without a trade-off")
+
+
+class Knob(Entry):
+    """One knob of an engine.
+
+    `emit` is applied when the knob's value differs from its default; an entry's own ``when``
+    narrows it further. `read` gives the knob's value from ``args`` (parsed options by argparse
+    destination and by every long spelling, hyphens as underscores), ``env``, ``config`` (the
+    engine's own config file) and ``servers`` (how many the command starts), beside ``model``,
+    ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default. Of a
+    list of readings the first whose versions hold counts; where none does, the version cannot set
+    the knob. Nor can one before `since`: `search`, `emit`, `read` and `resolved` are about the
+    versions from it on.
+
+    `resolved` gives the value that a running engine says it has, from what the card's `resolved`
+    sources tell, each under its name; None is again the default. Of several readings the first that
+    is told counts: one that needs a name which no source gives tells nothing. Where nothing is
+    told, the knob is taken as it was asked for.
+    """
+
+    help: str
+    since: KnownVersion | None = Field(
+        default=None, description="first version that has the knob; None: all have it"
+    )
+    default: Scalar | list[Case] = None
+    search: list[Scalar] | list[Values] = Field(description="the values that enumeration tries")
+    choices: list[Scalar] | None = Field(
+        default=None, description="every value `--set` may pin; None: any value"
+    )
+    minimum: float | None = Field(default=None, description="of a number; the engine refuses less")
+    maximum: float | None = None
+    active: Expression = Field(
+        default="True", description="where false, the knob keeps its default"
+    )
+    emit: list[Addition] = []
+    emit_default: bool = Field(
+        default=False, description="write it also when it equals the default"
+    )
+    read: Readings
+    resolved: Readings = []
+    becomes: Readings = Field(
+        default=[], description="of `memory_fraction`: the share that weights and KV cache get"
+    )
+    monotone_memory: bool = Field(
+        default=False, description="a larger value never needs less GPU memory"
+    )
+    gives_up: list[GiveUp] = []
+    source: str = ""
+
+    @property
+    def cases(self) -> list[Case]:
+        """Return the cases of a default that depends on other names; none for one value."""
+        return self.default if isinstance(self.default, list) else []
+
+    def exists_in(self, version: str) -> bool:
+        """Return whether a version has the knob; without it, the knob has its default."""
+        return self.since is None or in_range(version, f">={self.since}")
+
+    def refuses(self, value: Scalar) -> str | None:
+        """Explain why a value is refused; None if it is allowed. A knob with bounds takes numbers,
+        or None."""
+        if self.choices is not None and value not in self.choices:
+            return (
+                f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
+            )
+        if self.minimum is None and self.maximum is None:
+            return None
+        defaults = (
+            [case.value for case in self.default]
+            if isinstance(self.default, list)
+            else [self.default]
+        )
+        if value is None and None in defaults:
+            return None
+        low = "" if self.minimum is None else f" of at least {self.minimum:g}"
+        high = "" if self.maximum is None else f" of at most {self.maximum:g}"
+        # A count: no value that is tried has a fraction.
+        tried = [
+            v
+            for entry in self.search
+            for v in (entry.values if isinstance(entry, Values) else [entry])
+        ]
+        whole = not any(isinstance(v, float) for v in tried)
+        right = f"a {'whole ' if whole else ''}number{low}{' and' if low and high else ''}{high}"
+        if (
+            isinstance(value, bool)
+            or (whole and isinstance(value, float))
+            or not isinstance(value, int | float)
+        ):
+            return right
+        if not abs(value) < 2**31:
+            return f"{right}, below 2^31"  # engines count in 32 bits
+        below = self.minimum is not None and value < self.minimum
+        return right if below or (self.maximum is not None and value > self.maximum) else None
+
+
+class Option(Entry):
+    """Option of the engine's command line, as declared by its own parser."""
+
+    flags: list[str] = Field(
+        min_length=1, description="every spelling, as they stand on a command line"
+    )
+    dest: str = Field(
+        default_factory=lambda option: name_of(option["flags"][0]),
+        description="where the engine stores the value",
+    )
+    action: Literal[
+        "store", "store_true", "store_false", "boolean_optional", "append", "retired"
+    ] = Field(default="store", description="retired: refused with a message")
+    type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = Field(
+        default="str", description="human_int: 64k is 64000"
+    )
+    nargs: str | int | None = None
+    choices: list[Any] = []
+    const: Any = None
+    default: Any = Field(default=None, description="None also where the engine computes it")
+    versions: VersionRange = "*"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the value in expressions: the destination and every long spelling."""
+        return (self.dest, *(name_of(flag) for flag in self.flags if flag.startswith("--")))
+
+
+def name_of(flag: str) -> str:
+    """Return an option's name in expressions, e.g. ``tp_size`` of ``--tp-size``."""
+    return flag.lstrip("-").replace("-", "_")
+
+
+class Rule(Entry):
+    """A combination that fails, or that is useless (kind ``rule``: it would run, but is never worth
+    a launch)."""
+
+    name: str
+    forbid: Expression = Field(description="true = the combination is forbidden")
+    module: str | None = Field(
+        default=None,
+        description="Python module; the rule holds only where the engine's own Python cannot import it",
+    )
+    kind: FailureKind
+    message: str = Field(description="the engine's telling line, or what would be wrong")
+    reason: str
+    versions: VersionRange = "*"
+    source: str
+
+
+class Effect(Entry):
+    """A setting that the engine changes by itself: if ``when`` holds, the knobs in ``set`` have
+    these values."""
+
+    name: str
+    when: Expression
+    set: dict[str, Any] = Field(description="knob to value or template")
+    reason: str
+    versions: VersionRange = "*"
+    source: str
+
+
+class NoEffectOption(Entry):
+    """Options without an effect on the engine's speed: they have another purpose, or none."""
+
+    flags: list[str] = Field(
+        min_length=1, description="long spellings; those of a table in options/"
+    )
+    when: Expression = Field(
+        default="True", description="of the configuration; elsewhere they count"
+    )
+    versions: VersionRange = "*"
+    reason: str
+    source: str
+
+
+class NamedOptions(Entry):
+    """Options of one class, by name: of the command line, the environment, or the engine's config
+    file."""
+
+    names: list[str] = Field(
+        min_length=1,
+        description="as they are written, keys of an option's value behind a dot; * stands for any letters",
+    )
+    values: list[Scalar] = Field(default=[], description="with these alone; empty: with any")
+    versions: VersionRange = "*"
+    reason: str
+    source: str
+
+    def has(self, name: str, value: object) -> bool:
+        fits = (
+            not self.values or (value if isinstance(value, Scalar) else str(value)) in self.values
+        )
+        return fits and any(fnmatchcase(name, pattern) for pattern in self.names)
+
+
+class Loaded(Entry):
+    """Change of the model, or of a GPU's memory, that options of a command line make while it is
+    loaded.
+
+    Expressions see the effective knobs, and ``args``, ``env`` and ``config`` as a knob's reading
+    does.
+    """
+
+    when: Expression
+    versions: VersionRange = "*"
+    figures: dict[str, float | str] = Field(
+        default={},
+        description="of the model's architecture, in place of the checkpoint's; a text is a template",
+    )
+    gb: Expression = Field(default="0", description="10^9 bytes more (below 0: less) on each GPU")
+    reason: Template
+    source: str
+
+
+class Start(Entry):
+    """A configuration known to be good: a head start for the search."""
+
+    name: str
+    when: Expression = "True"
+    set: dict[str, Any]
+    source: str
+
+
+class Recipe(Entry):
+    """Command published by the engine's or the GPU's vendor for a model on a node."""
+
+    name: str
+    when: Expression = Field(
+        description="of model, hardware and gpus alone: the knobs are in the command"
+    )
+    versions: VersionRange = "*"
+    command: str = Field(description="as published; {model} stands for the model's id or path")
+    config: dict[str, Any] = Field(
+        default={}, description="content of the config file that the command names"
+    )
+    source: str
+
+
+class Requirement(Entry):
+    """Requirement of the engine on model and hardware; if it does not hold, the engine is excluded
+    with the reason."""
+
+    expect: Expression
+    reason: str
+    source: str
+
+
+class InstallationFacts(Entry):
+    """Signs of an installation of the engine, and the way to query its options."""
+
+    distributions: list[str] = Field(
+        default=[],
+        description="Python distributions that are the engine; the first that is there tells the version",
+    )
+    help: list[str] | None = Field(
+        default=None,
+        description="arguments after the program to print every option; None: its parser is not asked",
+    )
+
+
+class Renamed(Entry):
+    """An option, or an environment variable that became an option, with the versions of each
+    name."""
+
+    kind: Literal["flag", "environment"] = Field(
+        description="what the old name is; the new one is a flag"
+    )
+    old: str
+    new: str
+    old_versions: VersionRange = Field(description="where the old name works")
+    new_versions: VersionRange = Field(description="where the new name works")
+    values: dict[str, str] = Field(
+        default={}, description="values that were renamed too, old to new"
+    )
+    source: str
+
+
+class Counterpart(Entry):
+    """Option that is no knob; options of one `meaning` replace each other between engines."""
+
+    meaning: str
+    flags: list[str] = Field(
+        default=[], description="its spellings, or dotted keys of the config file"
+    )
+    variable: str | None = Field(
+        default=None, description="environment variable that does the same"
+    )
+    args: list[str] | None = Field(
+        default=None,
+        description="written for it, ``{value}`` for its values; None: the flag and its values",
+    )
+    also: dict[str, str] = Field(
+        default={}, description="flag to value, written where the command lacks the flag"
+    )
+    values: dict[str, str] = Field(
+        default={}, description="its values to those that all engines' cards share"
+    )
+    form: str | None = Field(
+        default=None, description="regular expression of the values that have a counterpart"
+    )
+    file: bool = Field(default=False, description="the value may name a file, also as name=path")
+    versions: VersionRange = "*"
+    source: str
+
+
+class Dispensable(Entry):
+    """Options that another engine's command does without; `tuned`: so do this engine's own
+    candidates."""
+
+    flags: list[str] = Field(default=[], description="spellings, or dotted keys of the config file")
+    variables: list[str] = Field(
+        default=[], description="environment variables, ``*`` at the end for any rest"
+    )
+    tuned: bool = False
+    reason: str
+    source: str
+
+
+class Word(Entry):
+    """A value in a column of tables, and its name in the card."""
+
+    column: str
+    word: Scalar
+    means: Scalar = Field(
+        default=None, description="None: what the engine does when nothing is said"
+    )
+    source: str
+
+
+class EngineCard(Entry):
+    """Content of ``search_spaces/<engine>/engine.yaml``."""
+
+    engine: Annotated[str, AfterValidator(str.lower)]
+    title: str
+    program: list[str] = Field(description="how the command line begins")
+    versions: list[str] = Field(
+        min_length=1,
+        description="known versions, oldest first; each with a table in options/, or `options`",
+    )
+    options: list[Option] = Field(
+        default=[], description="of an engine with few; they are its tables"
+    )
+    programs: list[list[str]] = Field(
+        default=[], description="other ways in which its command line may begin"
+    )
+    model_flag: str | None = Field(
+        default=None, description="None: the model is the first positional argument"
+    )
+    config_flag: list[Case] = Field(
+        default=[], description="option that names the engine's own config file"
+    )
+    config_file: str = Field(
+        default="", description="name of the config file that a command brings along"
+    )
+    installation: InstallationFacts = InstallationFacts()
+    renamed: list[Renamed] = []
+    words: list[Word] = Field(
+        default=[], description="of tables, where a knob refuses the value or there is none"
+    )
+    on_node: dict[str, Any] = Field(
+        description="the engine's defaults on all GPUs: knob to value or template"
+    )
+    requires: list[Requirement] = []
+    architectures: list[str] = Field(
+        default=[], description="model classes that it has; empty: not known which"
+    )
+    always: list[Addition] = []
+    forced_acceptance: list[ForcedAcceptance] = Field(
+        default=[], description="the first of a version counts"
+    )
+    random_weights: list[RandomWeights] = Field(
+        default=[], description="the first that holds counts"
+    )
+    knobs: dict[str, Knob]
+    effects: list[Effect] = []
+    no_effect: list[NoEffectOption] = Field(
+        default=[], description="reported as without effect on a command line"
+    )
+    neutral: list[NamedOptions] = Field(
+        default=[],
+        description="further ones without effect on speed and memory, which nobody expects of them",
+    )
+    simulated: list[NamedOptions] = Field(
+        default=[],
+        description="modelled by the simulator, beside those that its knobs are read from",
+    )
+    loaded: list[Loaded] = Field(default=[], description="each that holds counts")
+    refusals: list[Rule] = Field(
+        default=[],
+        description="rules over `args`, `env` and `config` as well: values that end the start",
+    )
+    counterparts: list[Counterpart] = Field(
+        default=[], description="of several of a meaning the first that holds"
+    )
+    dispensable: list[Dispensable] = []
+    variables: list[str] = Field(
+        default=[], description="environment variables that no other engine reads, as above"
+    )
+    rules: list[Rule] = []
+    starts: list[Start] = []
+    recipes: list[Recipe] = Field(
+        default=[], description="of several that hold the first is `--baseline recipe`"
+    )
+    serving: Serving = Serving()
+    resolved: list[ResolvedSource] = []
+    kv_cache_tokens: list[ResolvedSource] = Field(
+        default=[],
+        description="patterns whose first group is the tokens that one replica's KV cache holds",
+    )
+    progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
+    default_baseline: bool = Field(
+        default=False, description="comes first, so that its default is the baseline"
+    )
+    checkpoint_files: bool = Field(
+        default=False,
+        description="a model is a folder with weight files, or a Hugging Face id that is looked for in its cache; "
+        "options `load_format`, `download_dir` and `revision` mean there what they mean in vLLM",
+    )
+    images: list[ContainerImage] = Field(
+        default=[], description="where it is found in a container; the first that fits"
+    )
+    failures: list[LogPattern] = []
+
+    @property
+    def forms(self) -> list[tuple[str, ...]]:
+        """Return the words that its command line may start with, the usual ones first."""
+        return [tuple(self.program), *map(tuple, self.programs)]
+
+    @property
+    def newest(self) -> str:
+        return self.versions[-1]
+
+    def in_own_words(self, row: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return a table's values in the card's names, without those that leave the choice to the
+        engine.
+
+        ``auto`` does so where it is no value of the knob's own. What the card has no word for stays
+        as it is.
+        """
+        found: dict[str, Scalar] = {}
+        for name, value in row.items():
+            knob, means = self.knobs.get(name), value
+            if knob is not None and value == "auto" and "auto" not in (knob.choices or ()):
+                continue
+            if knob is None or knob.refuses(value):
+                means = next(
+                    (one.means for one in self.words if (one.column, one.word) == (name, value)),
+                    value,
+                )
+            if means is not None:
+                found[name] = means
+        return found
+
+
+class NarrowedEngine(Entry):
+    """Part of one engine's space to try: the named knobs with these values; others have their
+    default."""
+
+    search: dict[str, list[Scalar]]
+    starts: list[Start] = []
+
+
+class Narrowing(Entry):
+    """A space file that narrows the packaged spaces; other engines are not searched."""
+
+    narrow: dict[str, NarrowedEngine]

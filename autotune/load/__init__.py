@@ -1,0 +1,44 @@
+"""Load generator: send a workload to an OpenAI-compatible server over HTTP and measure it; usable
+separately.
+
+    from autotune.load import load_workload, measure
+
+    workload = load_workload("random:4000:200:500").with_concurrency(64)
+    print(measure("http://127.0.0.1:8000", "my-model", workload,
+    seed=0).metrics["total_token_throughput"])
+
+    measure        one workload on one warm server -> `Measurement`
+    load_workload  a workload by its name or form -> `Workload`
+
+    workloads      what is sent and when: lengths, arrivals, files
+    requests, prompts, tokenizers   the requests of one load in numbers, and what they say
+    loads          the loads of a launch: workloads as they are, raised to a capacity, with other numbers in flight
+    measuring      `measure`: warm-up and loads, `send`: a load or its search; their options and results
+    client         the worker processes that send a load together
+    prefix_cache   emptied before a load, its hits counted during it
+    server_client  single calls to a server; request_file: one row per request, in a columnar file
+    bench          ``autotune bench``, and ``autotune compare`` of two of its results or ``vllm bench serve``'s
+
+Names are imported when they are asked for: a worker process must start fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .measuring import LoadOptions as LoadOptions
+    from .measuring import LoadResult as LoadResult
+    from .measuring import Measurement as Measurement
+    from .measuring import measure as measure
+    from .workloads import load_workload as load_workload
+
+_MEASURING = ("LoadOptions", "LoadResult", "Measurement", "measure")
+_MODULES = {**dict.fromkeys(_MEASURING, "measuring"), "load_workload": "workloads"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,303 @@
+"""Compare two results: the changes, their 95 % intervals, and reasons why they are not comparable.
+
+An interval is over repeats: the requests of one run tell how requests differ, not how runs do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.load.metrics import readable
+from autotune.load.metrics.table import HEADLINE, METRICS
+
+from .results import Interval, moments, number, read, student
+
+Result = Mapping[str, Any]
+_LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
+_NOT_STATED = "not stated"
+_OURS = ("workload", "seed", "evidence")
+ONE_RUN = (
+    "with one run each the run-to-run noise is unknown: measure with --repeats, or on new launches"
+)
+
+
+def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
+    """Return Welch's interval of B over A, of geometric means, as a change in percent.
+
+    Spreads may differ (B. L. Welch, Biometrika 34, 1947); logarithms, as a node's noise multiplies.
+    None for fewer than two values on a side, or a value that is not above 0.
+    """
+    if min(len(a), len(b)) < 2 or min(*a, *b) <= 0:
+        return None
+    (mean_a, error_a), (mean_b, error_b) = moments(np.log(a)), moments(np.log(b))
+    error = error_a + error_b
+    half = 0.0
+    if error > 0:
+        degrees = error**2 / (error_a**2 / (len(a) - 1) + error_b**2 / (len(b) - 1))
+        half = student(degrees) * math.sqrt(error)
+    change = mean_b - mean_a
+    return 100 * math.expm1(change - half), 100 * math.expm1(change + half)
+
+
+SHOWN = tuple(
+    name
+    for name, metric in METRICS.items()
+    if metric.time_power and not name.startswith(("std", "dur"))
+)
+"""Throughputs and latencies, in the order of the result file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One metric of both results.
+
+    Attributes:
+        interval: 95 % interval of the change in percent, from launches or repeats; None if unknown.
+        on_a_node: 90 % interval on real nodes of a predicted change, with the errors of the
+            simulator.
+        predicted: whether that interval decides, also where it is not known.
+    """
+
+    metric: str
+    a: float
+    b: float
+    interval: Interval | None
+    on_a_node: Interval | None = None
+    predicted: bool = False
+
+    @property
+    def percent(self) -> float | None:
+        """Return the change from A to B in percent; None if A is 0."""
+        return number(100 * (self.b / self.a - 1)) if self.a else None
+
+    @property
+    def verdict(self) -> str | None:
+        """Return ``better``, ``worse`` or ``equal``; None without an interval.
+
+        Where the interval contains 0 it is ``unclear``, of a prediction ``open``.
+        """
+        if self.a == self.b:
+            return "equal"
+        if self.interval is None and not self.predicted:
+            return None
+        ends = self.on_a_node if self.predicted else self.interval
+        if ends is None or ends[0] <= 0 <= ends[1]:
+            return "open" if self.predicted else "unclear"
+        return "better" if (self.b > self.a) is METRICS[self.metric].maximise else "worse"
+
+    def to_json(self) -> dict[str, Any]:
+        row = {"a": self.a, "b": self.b, "change_percent": self.percent}
+        ends = {"interval95": self.interval, "interval90_on_a_node": self.on_a_node}
+        return {**row, **ends, "verdict": self.verdict}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two results compared.
+
+    Attributes:
+        warnings: what keeps them from being comparable; empty when nothing is known to.
+        changes: of results of one load point; empty where one of them is a sweep.
+        notes: what the intervals are of.
+        points: of sweeps, the changes at each load that both have, by its description.
+    """
+
+    a: str
+    b: str
+    warnings: tuple[str, ...]
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+    points: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        metrics = changes_json(self.changes)
+        points = {load: changes_json(changes) for load, changes in self.points.items()}
+        whole = {
+            "a": self.a,
+            "b": self.b,
+            "comparable": not self.warnings,
+            "warnings": self.warnings,
+        }
+        return {**whole, "metrics": metrics, "points": points, "notes": self.notes}
+
+    def lines(self) -> list[str]:
+        """Format the comparison for people: the warnings come before the numbers."""
+        lines = [
+            f"A  {self.a}",
+            f"B  {self.b}",
+            *(f"WARNING: {text}" for text in self.warnings),
+            "",
+        ]
+        for load, changes in (self.points or {"": self.changes}).items():
+            lines += [f"{load}:"] if load else []
+            lines += [*rows_of(changes), ""]
+        return [*lines, *(f"Note: {text}." for text in self.notes)]
+
+
+def changes_json(changes: Sequence[Change]) -> dict[str, Any]:
+    return {change.metric: change.to_json() for change in changes}
+
+
+def rows_of(changes: Sequence[Change]) -> list[str]:
+    lines = [f"{'metric':<31}{'A':>14}{'B':>14}{'change':>11}  {'':<8} 95 % interval"]
+    lines[0] += "       90 % on real nodes" if any(change.predicted for change in changes) else ""
+    for change in changes:
+        a, b = readable.numbers([change.a, change.b])
+        ends = readable.percents(change.interval) if change.interval else ""
+        on_nodes = readable.percents(change.on_a_node) if change.on_a_node else ""
+        row = f"{change.metric}{a:>{45 - len(change.metric)}}{b:>14}{readable.percent(change.percent):>11}"
+        lines.append(f"{row}  {change.verdict or '–':<8} {ends:<19} {on_nodes}".rstrip())
+    return lines
+
+
+def compare(path_a: Path, path_b: Path) -> Comparison:
+    """Compare two result files, in sweeps the common loads; raises `BadInput` for an invalid
+    result."""
+    a, b = read(path_a), read(path_b)
+    for path, result in ((path_a, a), (path_b, b)):
+        if result.get("invalid"):
+            raise BadInput(
+                f"{path}: its measurement is invalid ({result['invalid']}); measure it again"
+            )
+    loads_a, loads_b = _loads(a), _loads(b)
+    sweep = max(len(loads_a), len(loads_b)) > 1
+    common = {load: (of_a, loads_b[load]) for load, of_a in loads_a.items() if load in loads_b}
+    points: dict[str, tuple[Change, ...]] = {}
+    for load, (of_a, of_b) in (common if sweep else {"": (a, b)}).items():
+        both = ((name, number(of_a.get(name)), number(of_b.get(name))) for name in SHOWN)
+        # The repeats of a sweep are over all its loads.
+        changes = (
+            Change(
+                name, x, y, None if sweep else ratio_interval(_repeats(a, name), _repeats(b, name))
+            )
+            for name, x, y in both
+            if x is not None and y is not None
+        )
+        points[load] = tuple(changes)
+    counts = [len(_repeats(result)) for result in (a, b)]
+    notes = [f"intervals are over repeats, {counts[0]} of A and {counts[1]} of B, by Welch"]
+    if min(counts) < 2:
+        notes = [ONE_RUN]
+    elif sweep:
+        notes = []
+    warnings = (
+        *_differences(a, b, sweep),
+        *_unmatched(loads_a, loads_b, sweep),
+        *_validity("A", a),
+        *_validity("B", b),
+    )
+    return Comparison(str(path_a), str(path_b), warnings, points.pop("", ()), tuple(notes), points)
+
+
+def _loads(result: Result) -> dict[str, Result]:
+    """Return the metrics of each load of a result, by its description."""
+    listed = result.get("points")
+    points = (
+        [point for point in listed if isinstance(point, dict)] if isinstance(listed, list) else []
+    )
+    loads = {str(point.get("load")): point["metrics"] for point in points if "metrics" in point}
+    return loads if len(loads) > 1 else {_load_of(result): result}
+
+
+def _load_of(result: Result) -> str:
+    """Describe the load in the words of `Arrival.describe`; from vLLM's keys if ours are
+    missing."""
+    if isinstance(result.get("load"), str):
+        return str(result["load"])
+    concurrency, rate = number(result.get("max_concurrency")), number(result.get("request_rate"))
+    limit = f"{concurrency:g} at a time" if concurrency else ""
+    arrivals = f"{rate:g} requests per second" if rate else ""
+    return ", ".join(part for part in (arrivals, limit) if part) or "all at once"
+
+
+def _repeats(result: Result, metric: str = HEADLINE) -> list[float]:
+    """Return a metric of each repeat, or that of the result without repeats."""
+    rows = result.get("repeats")
+    listed = rows if isinstance(rows, list) else []
+    values = [number(row.get(metric)) for row in listed if isinstance(row, dict)]
+    return [value for value in values if value is not None] or [float(result[metric])]
+
+
+def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
+    """Name the differences in how A and B were measured."""
+    reasons = []
+    of_a, of_b = (
+        str(result.get("evidence") or _NOT_STATED) for result in (a, b)
+    )  # vLLM's files do not say
+    if of_a != of_b and _NOT_STATED in (of_a, of_b):
+        reasons.append(f"evidence of A: {of_a}; evidence of B: {of_b}")
+    elif of_a != of_b:
+        told = f"A is {of_a.upper()}, B is {of_b.upper()}"
+        reasons.append(f"EVIDENCE DIFFERS: {told}; the change is not a measured one")
+    elif of_a not in (Evidence.MEASURED, _NOT_STATED):
+        reasons.append(f"{of_a.upper()}: both come from an emulated engine")
+    facts_a, facts_b = _facts(a, sweep), _facts(b, sweep)
+    both = ((name, fact, facts_b.get(name)) for name, fact in facts_a.items())
+    reasons += [
+        f"different {name}: {x} in A, {y} in B"
+        for name, x, y in both
+        if None not in (x, y) and x != y
+    ]
+    for name, result in (("A", a), ("B", b)):
+        missing = [key for key in _OURS if result.get(key) is None]
+        if missing:
+            reasons.append(f"{name} does not state its {', '.join(missing)}; they may differ")
+    for name, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
+        means = [
+            (number(result.get(key)) or 0.0) / max(float(result["completed"]), 1.0)
+            for result in (a, b)
+        ]
+        if abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
+            reasons.append(
+                f"different lengths: {means[0]:.1f} {name} tokens per request in A, {means[1]:.1f} in B"
+            )
+    return reasons
+
+
+def _facts(result: Result, sweep: bool) -> dict[str, object]:
+    """Return the facts that two comparable results have in common, by name; None if not stated."""
+    named, count = (
+        result.get("endpoint") or result.get("backend"),
+        number(result.get("num_prompts")),
+    )
+    facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
+    if not sweep:
+        facts["load"] = _load_of(result)
+        facts["number of prompts per repeat"] = (
+            None if count is None else f"{count / len(_repeats(result)):g}"
+        )
+    if named is not None:
+        facts["endpoint"] = "chat completions" if "chat" in str(named) else "completions"
+    if "per second" in _load_of(result):
+        facts["burstiness"] = result.get("burstiness")
+    return {**facts, "source of lengths": result.get("lengths_source")}
+
+
+def _unmatched(a: Collection[str], b: Collection[str], sweep: bool) -> list[str]:
+    pairs = (
+        ("A", [load for load in a if load not in b]),
+        ("B", [load for load in b if load not in a]),
+    )
+    return [
+        f"only {name} has the load {', '.join(loads)}: not compared"
+        for name, loads in pairs
+        if sweep and loads
+    ]
+
+
+def _validity(name: str, result: Result) -> list[str]:
+    failed = number(result.get("failed"))
+    reasons = {
+        f"{failed or 0:g} requests failed": failed,
+        "the client did not keep up, so it limited the numbers": result.get("client_bound"),
+        "stopped before its end": result.get("stopped"),
+    }
+    return [f"{name}: {reason}" for reason, holds in reasons.items() if holds]

@@ -1,0 +1,549 @@
+"""Result of a bench, repeats joined, as JSON: the keys of ``vllm bench serve --save-result``, and
+our own keys.
+
+Its keys were read off vLLM 0.13.0 and 0.32.0 (``vllm/benchmarks/serve.py``). What it writes per
+request with ``--save-detailed`` stands in the columnar file of `autotune.load.request_file`.
+``docs/files.md`` says what ours are. For people it is printed in the shape of ``vllm bench serve``:
+its titles and sections first, ours behind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
+
+from autotune.base.arrays import Floats
+from autotune.base.errors import BadInput, MalformedFile
+from autotune.base.evidence import Evidence
+from autotune.base.files import write_atomically
+from autotune.engines.library import Library
+from autotune.load.capacity.search import CONFIRM_S, LOADS, LoadSearch, described
+from autotune.load.capacity.search import check as check_load_search
+from autotune.load.client.messages import Progress as LoadProgress
+from autotune.load.client.target import Target
+from autotune.load.measuring import FoundCapacity, LoadOptions, Measurement, to_json, worst_client
+from autotune.load.metrics import readable
+from autotune.load.metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
+from autotune.load.metrics.records import LATENCIES, STATISTICS
+from autotune.load.metrics.table import HEADLINE, STEADY, Rent, shown_in, title_of
+from autotune.load.options import BenchOptions
+from autotune.load.prefix_cache import CacheReport
+from autotune.load.request_file import has_requests, requests_path, write_requests
+from autotune.load.server_client import tokenizer_for
+from autotune.load.tokenizers import Tokenizer
+from autotune.load.workloads import Workload, load_workload, with_speedup
+from autotune.load.workloads.arrivals import arrival_of
+
+
+class Bench(BenchOptions):
+    """The options of a bench, and the values derived from them."""
+
+    __slots__ = ()
+
+    @property
+    def seeds(self) -> list[int]:
+        """Return one seed per repeat."""
+        return [self.seed + (0 if self.same_prompts else repeat) for repeat in range(self.repeats)]
+
+    @property
+    def target(self) -> Target:
+        """Return the server, with the API key from an environment variable."""
+        key = os.environ.get(self.api_key_env, "").strip() if self.api_key_env is not None else None
+        if key == "":
+            raise BadInput(
+                f"--api-key-env {self.api_key_env}: this environment variable is not set"
+            )
+        return Target.parse(self.url, key)
+
+    @property
+    def rent(self) -> Rent:
+        """Return the server's GPUs, and the hourly cost of one."""
+        return Rent.of(self, self.gpus)
+
+    def load_workload(self) -> Workload:
+        """Return the workload by its name, with the arrivals of these options."""
+        (name,) = with_speedup([self.workload], self.speedup)
+        workload = load_workload(name)
+        if self.find_load is not None:
+            self._check_find_load(workload)
+        if self.concurrency and self.request_rate is not None:
+            raise BadInput(
+                "--concurrency and --request-rate are mutually exclusive: a load is closed or open"
+            )
+        if self.concurrency:
+            return workload.with_concurrencies(self.concurrency)
+        arrival = arrival_of(None, self.request_rate, self.burstiness)
+        return workload if self.request_rate is None else workload.with_arrival(arrival)
+
+    def _check_find_load(self, workload: Workload) -> None:
+        """Raise `BadInput` for options that a load search sets itself, or that exclude one."""
+        decided = {
+            "--concurrency": self.concurrency,
+            "--request-rate": self.request_rate is not None,
+            "--burstiness": self.burstiness != 1,
+            "--repeats": self.repeats != 1,
+            "--same-prompts": self.same_prompts,
+            "--keep-cache": self.keep_cache,
+        }
+        if given := [option for option, value in decided.items() if value]:
+            raise BadInput(
+                f"{' and '.join(given)}: --find-load sets the load itself; remove the option"
+            )
+        assert self.find_load is not None
+        check_load_search(self.find_load, workload, self.slos)
+
+    def load_search(self, workload: Workload, limits: Sequence[Slo]) -> LoadSearch | None:
+        """Return the load search that is asked for; None: the loads are given."""
+        if self.find_load is None:
+            return None
+        return LoadSearch(self.find_load, self.slos, workload, limits=limits, confirm_s=CONFIRM_S)
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """Return the limits, checked by `slos_of`."""
+        return slos_of(self.slo)
+
+    def check(self) -> None:
+        """Raise `BadInput` for an option outside its range, or a result file that is not
+        writable."""
+        if self.prompts == "ids" and "chat" in self.endpoint:
+            raise BadInput(
+                f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions"
+            )
+        parse_goodput(self.goodput)
+        Rent.of(self, self.gpus)
+        self.check_result_file()
+
+    def check_result_file(self) -> None:
+        """Raise `BadInput` for a result file that is not writable."""
+        path = self.save_result  # now, as a result that cannot be kept is an hour lost
+        other = path is not None and path.exists() and not path.is_file()
+        if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
+            raise BadInput(f"--save-result {path}: not writable; give a file in an existing folder")
+        if (
+            path is not None
+            and (beside := requests_path(path)).exists()
+            and not has_requests(beside)
+        ):
+            raise BadInput(
+                f"--save-result {path}: {beside.name} lies next to it and is no result's; choose another name"
+            )
+
+    def load_options(self, workload: Workload, target: Target) -> LoadOptions:
+        """Return the load's options, with a tokenizer only for text; raises `BadInput` for no limit
+        or tokenizer."""
+        architecture = None
+        with suppress(BadInput):  # only of a model that the packaged library knows
+            architecture = Library().model(self.model).architecture
+        if architecture is not None:
+            workload.check_fits(architecture.context_limit)
+        text = "chat" in self.endpoint or self.prompts == "text" or workload.has_text
+        return LoadOptions(
+            endpoint=self.endpoint,
+            api_key=target.api_key,
+            vocabulary=architecture.vocab_size if architecture is not None else None,
+            tokenizer=tokenizer_for(self.tokenizer, target, self.model)
+            if text or self.tokenizer
+            else None,
+            as_text=self.prompts == "text",
+            workers=self.workers,
+            slos=goodput_limits(parse_goodput(self.goodput)) or self.slos,
+        )
+
+
+SCHEMA = 1
+_OF_A_REPEAT = (
+    *("duration", "completed", "failed"),
+    *("request_throughput", "output_throughput", "total_token_throughput", "cache_hit_rate"),
+    *(f"{statistic}_{latency}_ms" for latency in LATENCIES for statistic in STATISTICS),
+)
+_NEEDED = ("duration", "completed", "request_throughput", "total_token_throughput")
+_FORM = "not a result of `autotune bench --save-result` or `vllm bench serve --save-result`"
+
+
+def result(
+    options: Bench,
+    workload: Workload,
+    evidence: Evidence,
+    runs: Sequence[Measurement],
+    tokenizer: Tokenizer | None = None,
+) -> dict[str, Any]:
+    """Return the result of one or more runs, each with its own seed, ready for JSON."""
+    backend = "openai-chat" if "chat" in options.endpoint else "openai"
+    whole = options.rent.derived(to_json(runs))
+    for point in whole["points"]:
+        point["metrics"] = options.rent.derived(point["metrics"])
+    arrivals = [point.arrival for point in workload.points]
+    ways = list(dict.fromkeys(arrival.describe() for arrival in arrivals))
+    cache = CacheReport.joined([load.cache for run in runs for load in run.points]).to_json()
+    alone = len(whole["points"]) == len(runs) == 1  # only a single load has one steady state
+    return {
+        "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": backend,
+        "backend": backend,
+        "label": None,
+        "model_id": options.model,
+        "tokenizer_id": str(options.tokenizer) if options.tokenizer else None,
+        "num_prompts": sum(point.prompts for point in workload.points) * len(runs),
+        # vLLM's three keys; null where the load points of a sweep differ.
+        "request_rate": _common([arrival.request_rate or "inf" for arrival in arrivals]),
+        "burstiness": _common([arrival.burstiness for arrival in arrivals]),
+        "max_concurrency": _common([arrival.concurrency for arrival in arrivals]),
+        "schema": SCHEMA,
+        "endpoint": options.endpoint,
+        "invalid": next((run.invalid for run in runs if run.invalid), None),
+        "workload": workload.name,
+        "load": ways[0]
+        if len(ways) == 1
+        else f"{len(arrivals)} load points, {ways[0]} to {ways[-1]}",
+        "lengths_source": workload.lengths_source(tokenizer),
+        "seed": options.seed,
+        "evidence": evidence.value,
+        "steady": {
+            **(whole["points"][0]["steady"] if alone else {}),
+            "total_token_throughput": whole["steady_total_token_throughput"],
+        },
+        "cache": {
+            "hit_rate": whole.get("cache_hit_rate"),
+            "kept": options.keep_cache,
+            **{name: cache[name] for name in ("reset", "reset_reason")},
+        },
+        **whole,
+        "client": worst_client([point["client"] for point in whole["points"]]),
+        "repeats": [
+            {
+                "seed": run.seed,
+                **{name: run.metrics[name] for name in _OF_A_REPEAT if name in run.metrics},
+            }
+            for run in runs
+        ],
+        # As in vLLM's: no goodput where no limit was asked for.
+        "request_goodput": whole["request_goodput"] if options.slo or options.goodput else None,
+        "goodput": parse_goodput(options.goodput) or None,
+        **asdict(options.rent),
+        "requests_file": None,
+    }
+
+
+def searched(
+    options: Bench,
+    workload: Workload,
+    evidence: Evidence,
+    came: FoundCapacity,
+    tokenizer: Tokenizer | None,
+) -> dict[str, Any]:
+    """Return the result of a load search, ready for JSON: the load of the capacity, with the curve
+    of all loads.
+
+    Where there is none, ``nearest_miss`` has the limit that the lightest load breaks.
+    """
+    found, shown = came.found, came.shown
+    sent = [load.point for load in shown[0].points]
+    workload = workload.model_copy(update={"points": sent}) if sent else workload
+    miss = None
+    if found.missed is not None:
+        broken, load = found.missed
+        miss = {
+            "slo": broken.slo,
+            "metric": broken.metric,
+            "value": broken.value,
+            "limit": broken.limit,
+            "load": load,
+        }
+    whole = result(options, workload, evidence, shown, tokenizer)
+    return {
+        **whole,
+        **options.rent.derived(came.metrics),
+        "steady_total_token_throughput": whole["steady_total_token_throughput"],
+        "num_prompts": came.metrics["completed"] + came.metrics["failed"],
+        "find_load": options.find_load,
+        "load_search": found.sentences(),
+        "nearest_miss": miss,
+        "failure": came.failure or None,
+        "invalid": came.invalid or None,
+    }
+
+
+def _common(values: Sequence[Any]) -> Any:
+    return values[0] if len(set(values)) == 1 else None
+
+
+def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> dict[str, Any]:
+    """Write the result, and its requests next to it; returns the written result, with
+    ``requests_file``.
+
+    The requests come first: a result that is there is whole. Raises `BadInput` when a file cannot
+    be written.
+    """
+    beside = requests_path(path)
+    written = {**result, "requests_file": beside.name}
+    about = {
+        name: result[name] for name in ("workload", "load", "seed", "evidence", "model_id", "date")
+    }
+    try:
+        write_requests(beside, [log for run in runs for log in run.logs], about)
+        write_atomically(path, json.dumps(written, allow_nan=False) + "\n")
+    except OSError as error:
+        raise BadInput(f"--save-result {path}: not writable ({error.strerror or error})") from error
+    return written
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a file of `save` or ``vllm bench serve --save-result``; raises `BadInput`,
+    `MalformedFile` for others."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be read ({error.strerror}); give two result files, or two studies"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise MalformedFile(path, _FORM) from error
+    if not isinstance(result, dict):
+        raise MalformedFile(path, _FORM)
+    for name in _NEEDED:
+        if number(result.get(name)) is None:
+            raise MalformedFile(path, f"{_FORM} (it has no number under {name!r})")
+    return result
+
+
+def number(value: object) -> float | None:
+    """Return a finite number of a result, else None."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond every float
+        return None
+
+
+_PLAIN_EVERY_NS = 5_000_000_000
+_WIDTH = 50
+_TITLE = 40
+
+_VLLM = {
+    "completed": "Successful requests",
+    "failed": "Failed requests",
+    "max_concurrency": "Maximum request concurrency",
+    "request_rate": "Request rate configured (RPS)",
+    "duration": "Benchmark duration (s)",
+    "total_input_tokens": "Total input tokens",
+    "total_output_tokens": "Total generated tokens",
+    "request_throughput": "Request throughput (req/s)",
+    "request_goodput": "Request goodput (req/s)",
+    "output_throughput": "Output token throughput (tok/s)",
+    "max_output_tokens_per_s": "Peak output token throughput (tok/s)",
+    "max_concurrent_requests": "Peak concurrent requests",
+    "total_token_throughput": "Total token throughput (tok/s)",
+}
+"""The figures of ``vllm bench serve`` with its titles, in its order."""
+_OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
+"""Figures that are summed over load points; a throughput or a latency belongs to one of them, in
+the curve."""
+_LATENCIES = (
+    ("ttft", "Time to First Token", "TTFT"),
+    ("tpot", "Time per Output Token (excl. 1st token)", "TPOT"),
+    ("itl", "Inter-token Latency", "ITL"),
+    ("e2el", "End-to-end Latency", "E2EL"),
+)
+_CLIENT = {
+    "cpu_share": "Share of a core",
+    "loop_lag_p99_ms": "Event loop lag P99 (ms)",
+    "send_delay_p99_ms": "Send delay P99 (ms)",
+}
+_DRAFTS = {
+    "spec_decode_acceptance_rate": "Acceptance rate (%)",
+    "spec_decode_acceptance_length": "Acceptance length",
+}
+_CURVE = (
+    ("total tok/s", "total_token_throughput"),
+    ("output tok/s", "output_throughput"),
+    ("req/s", "request_throughput"),
+    ("TTFT median", "median_ttft_ms"),
+    ("TTFT p99", "p99_ttft_ms"),
+    ("TPOT median", "median_tpot_ms"),
+    ("TPOT p99", "p99_tpot_ms"),
+)
+
+
+def table(result: Mapping[str, Any]) -> list[str]:
+    """Format a result; several load points are a curve, with only summed figures below it.
+
+    Of a load search: the curve, what was found, and the table of the load that is the capacity.
+    """
+    if by := result.get("find_load"):
+        points = [
+            {"label": described(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
+        ]
+        found = [f"{sentence}." for sentence in result["load_search"]]
+        found += [*_figures(result, shown_in("capacity")), ""]
+        return [*curve(points), "", *found, *table({**result, "find_load": None})]
+    sweep = len(result["points"]) > 1
+    lines = [*curve(result["points"]), ""] if sweep else []
+    emulated = result["evidence"] != Evidence.MEASURED
+    title = (
+        f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
+    )
+    lines.append(title.center(_WIDTH, "="))
+    lines += _figures(result, _OF_A_SWEEP if sweep else _VLLM)
+    for name, heading, short in () if sweep else _LATENCIES:
+        lines.append(heading.center(_WIDTH, "-"))
+        for statistic in ("mean", "median", "p90", "p99"):
+            value = readable.number(result[f"{statistic}_{name}_ms"])
+            lines.append(_line(f"{statistic.capitalize()} {short} (ms)", value))
+    derived = [] if sweep else _figures(result, shown_in("bench"))
+    lines += ["Per GPU, per user, and costs".center(_WIDTH, "-"), *derived] if derived else []
+    lines += [f"INVALID: {result['invalid']}"] if result["invalid"] else []
+    lines += [
+        *_workload(result, sweep),
+        "Client".center(_WIDTH, "-"),
+        *_figures(result["client"], _CLIENT, _CLIENT),
+    ]
+    return [*lines, _line("Kept up", "no" if result["client_bound"] else "yes"), "=" * _WIDTH]
+
+
+def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Format a line per load point: throughput against latency; latencies in ms."""
+    names = [str(point["label"] or point["load"]) for point in points]
+    wide = max(map(len, ["load", *names]))
+    rows = [
+        f"{'load':<{wide}}"
+        + "".join(f"{heading:>14}" for heading, _ in _CURVE)
+        + "  (latencies in ms)"
+    ]
+    for name, point in zip(names, points, strict=True):
+        rows.append(
+            f"{name:<{wide}}"
+            + "".join(f"{readable.number(point['metrics'][key]):>14}" for _, key in _CURVE)
+        )
+    return rows
+
+
+def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
+    """Format the requests, and the figures of the server's caches and drafts."""
+    lines = [
+        "Workload".center(_WIDTH, "-"),
+        _line("Workload", result["workload"]),
+        _line("Load", result["load"]),
+    ]
+    lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
+    cache, reason = result["cache"], result["steady"].get("reason")
+    lines += [] if sweep else _figures(result, [STEADY])
+    lines += [f"  no steady state: {reason}"] if reason else []
+    emptied = (
+        "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
+    )
+    if cache["kept"]:
+        emptied = "no, as requested"
+    elif cache["reset"] is None:
+        emptied = "no: the engine is unknown"
+    lines.append(_line("Prefix cache emptied before each load", emptied))
+    if cache["hit_rate"] is not None:
+        lines.append(_line("Prefix cache hit rate", readable.number(cache["hit_rate"])))
+    lines += _figures(result, _DRAFTS, _DRAFTS)
+    repeats = result["repeats"]
+    if len(repeats) < 2:
+        return lines
+    values = [repeat[HEADLINE] for repeat in repeats]
+    title = (
+        f"Repeats, {'all load points as one load' if sweep else 'total token throughput'} (tok/s)"
+    )
+    lines.append(title.center(_WIDTH, "-"))
+    shown = readable.numbers([*values, sum(values) / len(values)])
+    seeds = (f"Seed {repeat['seed']}" for repeat in repeats)
+    lines += map(_line, (*seeds, "Mean"), shown)
+    return [*lines, _line("95 % interval of the mean", readable.interval(mean_interval(values)))]
+
+
+def _figures(
+    values: Mapping[str, Any], names: Iterable[str], titles: Mapping[str, str] = _VLLM
+) -> list[str]:
+    """Format the figures of the result: a load without limit has no rate."""
+    lines = []
+    for name in names:
+        value, (title, unit) = values.get(name), title_of(name)
+        if isinstance(value, int | float):
+            shown = titles.get(name) or (f"{title} ({unit})" if unit else title)
+            lines.append(_line(shown, readable.number(value)))
+    return lines
+
+
+def _line(title: str, value: str) -> str:
+    return f"{title + ':':<{_TITLE}} {value}"
+
+
+def progress_line(label: str, progress: LoadProgress) -> str:
+    """Format a line of progress, e.g. ``c8: 412 of 1000 done, 588 in flight, 6,120 chunks``."""
+    name = f"{label}: " if label else ""
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    in_flight = progress.sent - progress.finished
+    return f"{name}{progress.finished} of {progress.total} done, {in_flight} in flight{failed}, {progress.chunks:,} chunks"
+
+
+Interval = tuple[float, float]
+
+INTERVAL_ERROR = 0.05
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Return Student's interval of a mean of two values or more."""
+    mean, squared_error = moments(np.asarray(values, dtype=np.float64))
+    half = student(len(values) - 1) * math.sqrt(squared_error)
+    return mean - half, mean + half
+
+
+def student(degrees: float) -> float:
+    """Return Student's t, beyond which the mean is in `INTERVAL_ERROR` of all cases."""
+    from scipy.special import stdtrit  # Half a second to load, for those who repeat.
+
+    return float(stdtrit(degrees, 1 - INTERVAL_ERROR / 2))
+
+
+def moments(values: Floats) -> tuple[float, float]:
+    """Return the mean and the square of its standard error."""
+    return float(values.mean()), float(values.var(ddof=1)) / len(values)
+
+
+class LiveLine:
+    """Show progress of a bench inside a ``with`` block: a bar on a terminal, else a line about
+    every 5 s."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._printed_ns = console, perf_counter_ns()
+        words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+        columns = (words, BarColumn(bar_width=12), TimeElapsedColumn())
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
+        self._task = self._bar.add_task("warming up", total=None)
+
+    def __enter__(self) -> LiveLine:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, label: str, progress: LoadProgress) -> None:
+        """Show the progress of the load of this label."""
+        line, now_ns = progress_line(label, progress), perf_counter_ns()
+        if self._console.is_terminal:
+            self._bar.update(
+                self._task, description=line, completed=progress.finished, total=progress.total
+            )
+        elif now_ns - self._printed_ns >= _PLAIN_EVERY_NS:
+            self._printed_ns = now_ns
+            self._console.print(line, highlight=False, markup=False)

@@ -1,0 +1,279 @@
+"""Decision about a load: does it meet every SLO, with stated error odds?
+
+A limit on a quantile, ``p99_ttft_ms<=2000``, is one on a share: at most 1 % of the requests may
+take longer. Of n requests the number that do is binomial, so a test of that share says how sure a
+verdict is (the exact test of C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Requests that
+follow each other share a queue and fare alike: by how much their share spreads more between batches
+than it would by itself, so many fewer do they count for. A limit on a mean is judged by Student's
+test on the means of batches. A limit on anything else is compared with the figure. An open load
+must be carried, too: its backlog does not grow, by Student's test on its changes.
+
+Looking again after more requests gives chance more tries, and so do several limits: `ERROR` is
+shared out among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.base.arrays import Bools, Floats
+from autotune.load.metrics.formulas import Slo
+from autotune.load.metrics.records import LATENCIES, QUANTILES, RequestRecords, tpot_ms
+from autotune.load.metrics.table import Metrics
+
+ERROR = 0.05
+"""Odds that a load which violates a limit is judged to meet it, or the reverse; over all looks at
+it."""
+UNCONFIRMED = 0.2
+"""Odds that a recommended load violates a limit, from the long load that confirms it."""
+LOOKS = 2
+"""Looks at one load, each after doubling its requests. After the last look the figure itself
+decides: a load still undecided is as close to the limit as the test can resolve."""
+BATCHES = 20
+"""Number of batches of consecutive requests, for their correlation."""
+BY_CHANCE = 1.59
+"""Variance inflation exceeded by this number of batches in one of 20 cases for independent
+requests: chi-squared with 19 degrees of freedom. Smaller values count as chance."""
+COMMON = 0.1
+"""Share of the slowest requests used to estimate the correlation of consecutive requests."""
+NEAR = 1.5
+"""Ratio of limit to quantile above which correlation is ignored: only another load could reach the
+limit."""
+GROWTH = 0.1
+"""Share of the sent requests by which the backlog of an open load may grow if the load meets the
+limits."""
+STEPS = 10
+"""Parts of the second half of an open load used to measure the change of its backlog."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The limit that a load violates most.
+
+    Attributes:
+        slo: as text; for a load that breaks none but is not carried or answered, what is wrong with
+            it.
+        value, limit: of its metric.
+        excess: by what share of the limit; 0.1 is 10 %.
+    """
+
+    slo: str
+    metric: str
+    value: float
+    limit: float
+    excess: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Verdict on a load: whether it meets every limit (None while undecided), and the violated
+    limit."""
+
+    kept: bool | None
+    broken: Broken | None
+
+
+def least_requests(slos: Sequence[Slo], looks: int = LOOKS) -> int:
+    """Return the fewest requests that can show that a load meets every limit: none beyond it, at
+    the first look.
+
+    437 for two limits on a 99th percentile, 86 for two on a 95th.
+    """
+    quantiles = [q for slo in slos if (q := _quantile(slo)) is not None]
+    error = error_per_look(slos, looks)
+    return max([math.ceil(math.log(error) / math.log(q)) for q in quantiles], default=BATCHES)
+
+
+def error_per_look(slos: Sequence[Slo], looks: int = LOOKS) -> float:
+    """Return the share of `ERROR` for one limit in one look."""
+    return ERROR / looks / max(1, len(slos))
+
+
+def judge(
+    slos: Sequence[Slo],
+    runs: Sequence[RequestRecords],
+    metrics: Metrics,
+    rate: float | None,
+    last: bool,
+    looks: int = LOOKS,
+    confirm: bool = False,
+) -> Judgement:
+    """Decide whether a load meets every SLO, from the latencies of its requests.
+
+    Args:
+        runs: what the client saw, one for each time that the load was sent.
+        metrics: of all of them.
+        rate: requests per second at which they were sent; None: in a closed loop.
+        last: whether what is open is to be decided by the figures.
+        looks: that the load may have.
+        confirm: whether what is open is broken, as the load is to be recommended; it has one look.
+    """
+    failed = sum(int((~run.ok).sum()) for run in runs)
+    if failed:
+        sent = sum(map(len, runs))
+        what = f"{failed} of {sent} requests failed"
+        return Judgement(False, Broken(what, "failed", float(failed), 0.0, failed / sent))
+    error = UNCONFIRMED / len(slos) if confirm else error_per_look(slos, looks)
+    judged = [(_verdict(slo, runs, metrics, error), _broken(slo, metrics)) for slo in slos]
+    if rate is not None:
+        judged.append(_carried(runs[-1], rate, last, confirm))
+    surely = [broken for kept, broken in judged if kept is False]
+    worst = max(surely or [broken for _, broken in judged], key=lambda one: one.excess)
+    if surely or (confirm and not all(kept for kept, _ in judged)):
+        return Judgement(False, worst)
+    if all(kept for kept, _ in judged):
+        return Judgement(True, None)
+    beyond = worst if worst.excess > 0 else None
+    return Judgement(beyond is None if last else None, beyond)
+
+
+def _verdict(
+    slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float
+) -> bool | None:
+    """Return whether one limit is met; None while undecided."""
+    quantile, statistic = _quantile(slo), slo.metric.partition("_")[0]
+    samples = _samples(slo, runs)
+    if samples is None or not len(samples):
+        return _broken(slo, metrics).excess <= 0
+    if quantile is not None:
+        return share_kept(samples, slo.limit, 1 - quantile, error)
+    if statistic == "mean":
+        return mean_kept(samples, slo.limit, error)
+    return _broken(slo, metrics).excess <= 0
+
+
+def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bool | None:
+    """Return whether at most this share of all requests is beyond a limit; None if the test is
+    undecided.
+
+    Args:
+        values: of each request, in the order of sending.
+        allowed: 0.01 for a 99th percentile.
+        error: odds of a wrong verdict, on either side.
+    """
+    from scipy.special import betainc  # Half a second to load.
+
+    count = float(len(values))
+    if NEAR * float(np.quantile(values, 1 - allowed)) > limit:
+        # What few are beyond does not show what they have in common: a lower level does.
+        level = min(limit, float(np.quantile(values, 1 - max(allowed, COMMON))))
+        count /= _inflation(values > level)
+    over = count * float((values > limit).mean())
+    # P(X >= k) of a binomial is the incomplete beta function, which takes what n and k are not:
+    # fractions.
+    at_least = float(betainc(over, count - over + 1, allowed)) if over > 0 else 1.0
+    at_most = 1.0 - float(betainc(over + 1, count - over, allowed)) if over < count else 1.0
+    if at_most <= error:
+        return True
+    return False if at_least <= error else None
+
+
+def mean_kept(values: Floats, limit: float, error: float) -> bool | None:
+    """Return whether a mean is at most a limit, from the means of batches; None if the test is
+    undecided."""
+    from scipy.special import stdtr
+
+    batches = min(BATCHES, len(values))
+    if batches < 2:
+        return None
+    means = np.array([batch.mean() for batch in np.array_split(values, batches)])
+    deviation = float(means.std(ddof=1)) / math.sqrt(batches)
+    if deviation == 0:
+        return bool(means.mean() <= limit)
+    odds = float(stdtr(batches - 1, (means.mean() - limit) / deviation))
+    if odds <= error:
+        return True
+    return False if odds >= 1 - error else None
+
+
+def _inflation(beyond: Bools) -> float:
+    """Return the design effect: the variance of batches' shares over that of independent
+    requests."""
+    share = float(beyond.mean())
+    batches = min(BATCHES, len(beyond))
+    if not 0 < share < 1 or batches < 2:
+        return 1.0
+    shares = np.array([batch.mean() for batch in np.array_split(beyond, batches)])
+    ratio = float(shares.var(ddof=1)) * len(beyond) / batches / (share * (1 - share))
+    return ratio if ratio > BY_CHANCE else 1.0
+
+
+def _carried(
+    run: RequestRecords, rate: float, last: bool, confirm: bool
+) -> tuple[bool | None, Broken]:
+    """Return whether the backlog of an open load does not grow; to confirm it, none of `GROWTH` may
+    be undecided.
+
+    A growth by less than that is open until the last look: the chance of one look would end the
+    search far too low.
+    """
+    least, mean, most = growth(run, ERROR)
+    served = rate * (1 - mean)
+    what = f"of {rate:g} requests per second {served:.3g} are served, so the queue grows"
+    broken = Broken(what, "request_throughput", served, rate, mean if least > 0 else mean - GROWTH)
+    if least > 0:
+        return False if last or confirm or mean > GROWTH else None, broken
+    return (most if confirm else mean) <= GROWTH or None, broken
+
+
+def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
+    """Return growth of the backlog in the second half of an open load, as a share of the requests:
+    low, mean, high.
+
+    Changes from step to step are taken for independent, as of a queue that wanders freely
+    (Student's test). Those of a queue that returns to its level cancel out, so its bounds are wider
+    than they need to be.
+    """
+    from scipy.special import stdtrit
+
+    ends = np.quantile(run.sent_s, np.linspace(0.5, 1.0, STEPS + 1))
+    sent, ended = (
+        np.searchsorted(np.sort(times), ends, side="right")
+        for times in (run.sent_s, run.finished_s)
+    )
+    changes = np.diff(sent - ended) / max(1.0, float(np.diff(sent).mean()))
+    width = float(stdtrit(STEPS - 1, 1 - error)) * float(changes.std(ddof=1)) / math.sqrt(STEPS)
+    mean = float(changes.mean())
+    return mean - width, mean, mean + width
+
+
+def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
+    """Return the latencies in ms of a limit, in the order of sending; None for other metrics and
+    token gaps."""
+    parts = slo.metric.split("_")
+    if not is_latency(slo) or parts[1] == "itl":
+        return None
+    series = []
+    for run in runs:
+        done = run.successful()
+        order = np.argsort(done.sent_s, kind="stable")
+        if parts[1] == "tpot":
+            values, order = tpot_ms(done), order[done.output_tokens[order] > 1]
+        else:
+            values = (
+                (done.first_token_s if parts[1] == "ttft" else done.finished_s) - done.sent_s
+            ) * 1e3
+        series.append(values[order])
+    return np.concatenate(series) if series else np.empty(0)
+
+
+def is_latency(slo: Slo) -> bool:
+    """Return whether a limit is an upper one on a latency statistic."""
+    parts = slo.metric.split("_")
+    return slo.sense == "<=" and len(parts) == 3 and parts[1] in LATENCIES and parts[2] == "ms"
+
+
+def _quantile(slo: Slo) -> float | None:
+    """Return the quantile of the requests in a limit; None for other limits."""
+    name, _, rest = slo.metric.partition("_")
+    return QUANTILES.get(name) if is_latency(slo) and not rest.startswith("itl") else None
+
+
+def _broken(slo: Slo, metrics: Metrics) -> Broken:
+    value = metrics.get(slo.metric)
+    number = float(value) if isinstance(value, int | float) else math.inf
+    return Broken(str(slo), slo.metric, number, slo.limit, slo.excess(number))

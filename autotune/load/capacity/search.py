@@ -1,0 +1,606 @@
+"""`LoadSearch`: choose the next load, and summarise the results.
+
+The load is doubled until one breaks a limit, halved until one keeps them, then bisected
+(`Bracket`). Bisection is geometric: a load is known within a share of itself, at 8 in flight as at
+800. `FoundLoad` is the end, in figures and in words.
+
+    search = LoadSearch("concurrency", slos, workload)
+    while (probe := search.ask()) is not None:
+        search.tell(send(probe.workload(workload), probe.seed(seed)))
+    search.found.metrics
+
+Begins with a few requests one after the other: they tell how long a request takes by itself, and
+show at once where no load can keep the limits. From there loads are as long as the verdict needs,
+see `LoadSearch._requests`. A rate that is to be recommended is then sent for ten minutes, and gives
+way to a lighter one where the limits are not shown to hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from autotune.base.errors import BadInput
+from autotune.load.metrics import readable
+from autotune.load.metrics.formulas import Slo, summarize_loads
+from autotune.load.metrics.records import RequestRecords
+from autotune.load.metrics.table import ENERGY, Metrics
+from autotune.load.workloads import Workload
+from autotune.load.workloads.arrivals import Arrival
+from autotune.load.workloads.lengths import SessionLengths, TraceLengths
+
+from .judge import LOOKS, Broken, Judgement, is_latency, judge, least_requests
+
+TOLERANCE = 0.1
+"""Largest share between the lightest violating load and the heaviest one that meets the limits."""
+
+
+@dataclass
+class Bracket:
+    """The loads around the capacity, none beyond the lightest or the heaviest, and their
+    verdicts."""
+
+    lightest: float
+    heaviest: float
+    start: float
+    whole: bool
+    verdicts: dict[float, bool] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> float | None:
+        """The heaviest load that met every limit; None while there is none."""
+        return max((load for load, kept in self.verdicts.items() if kept), default=None)
+
+    @property
+    def broken(self) -> float | None:
+        """The lightest load above it that violated a limit; None while there is none."""
+        floor = self.kept or 0.0
+        return min(
+            (load for load, kept in self.verdicts.items() if not kept and load > floor),
+            default=None,
+        )
+
+    @property
+    def not_monotone(self) -> tuple[float, float] | None:
+        """A load that violated a limit, and a heavier one that met all."""
+        lower = [
+            load for load, kept in self.verdicts.items() if not kept and load < (self.kept or 0.0)
+        ]
+        return (max(lower), self.kept) if lower and self.kept is not None else None
+
+    def next(self, hint: float | None = None) -> float | None:
+        """Return the next load to try; None when the capacity is known. No load above a `hint` is
+        feasible."""
+        kept, broken = self.kept, self.broken
+        if not self.verdicts or (kept is None and self.start not in self.verdicts):
+            return self.start
+        if broken is None:
+            assert kept is not None
+            return None if kept >= self.heaviest else self._between(min(2 * kept, self.heaviest))
+        if kept is None:
+            if broken <= self.lightest:
+                return None
+            lower = broken / 2 if hint is None else min(broken / 2, hint)
+            return self._between(max(lower, self.lightest))
+        if broken <= kept * (1 + TOLERANCE) or (self.whole and broken - kept <= 1):
+            return None
+        middle = math.sqrt(kept * broken)
+        if hint is not None:
+            middle = min(middle, (1 + TOLERANCE) * max(hint, kept))
+        middle = self._between(middle)
+        # Rounded to whole numbers the middle may be an end.
+        return min(max(middle, kept + 1), broken - 1) if self.whole else middle
+
+    def _between(self, load: float) -> float:
+        """Return a valid load: a whole number, or one of three digits."""
+        return float(max(1, round(load))) if self.whole else float(f"{load:.3g}")
+
+
+By = Literal["concurrency", "rate"]
+LOADS: dict[By, str] = {"concurrency": "concurrency", "rate": "request_rate"}
+"""Key of a load in a row of the curve, by the searched quantity; with ``capacity_`` before it, of
+the result."""
+SHAPES = {
+    "concurrency": "this number of requests in flight: a stream sends its next one when an answer ends; "
+    "the streams start spread over the time of a request, not all at once",
+    "request_rate": "this number of requests per second, whatever is in flight; they arrive at random "
+    "(Poisson), those of a trace at its own times",
+}
+"""The shape of a load, by its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLoad:
+    """Result of a load search, in figures and in words.
+
+    Attributes:
+        capacity: the heaviest load that keeps every SLO; 0 where the lightest breaks one.
+        broken_at: the lightest load above it that breaks one; None: the heaviest load that was
+            tried keeps them.
+        not_monotone: a load that broke an SLO, and a heavier one that kept them all.
+        died_at: the load after which the server answered nothing any more; None: it lives.
+        missed: where there is no capacity, what broke at the lightest load, and that load.
+        metrics: of the capacity's load, else of the lightest, with ``capacity_…`` and ``curve``.
+    """
+
+    by: By
+    capacity: float
+    broken_at: float | None
+    not_monotone: tuple[float, float] | None
+    missed: tuple[Broken, float] | None
+    died_at: float | None
+    metrics: Metrics
+
+    def sentences(self) -> list[str]:
+        """Describe the result, one sentence each."""
+        if self.missed is not None:
+            broken, load = self.missed
+            return [f"violated at the lightest load, {described(self.by, load)}: {of(broken)}"]
+        parts = [f"{described(self.by, self.capacity)} meet every limit"]
+        if self.broken_at is None:
+            parts[0] += ", the heaviest load tried: the capacity may be higher"
+        else:
+            parts[0] += f", {described(self.by, self.broken_at)} do not"
+        if (ramp_s := self.metrics.get("capacity_ramp_s")) is not None:
+            spread = f"spread over {ramp_s:.3g} s, not all at once" if ramp_s else "all at once"
+            parts.append(f"the streams start {spread}")
+        if (speedup := self.metrics.get("capacity_speedup")) is not None:
+            parts.append(f"the trace is served {speedup:.3g} times as fast as it was recorded")
+        if self.died_at is not None:
+            parts.append(f"the server stopped answering after {described(self.by, self.died_at)}")
+        if self.not_monotone is not None:
+            broke, kept = (described(self.by, load) for load in self.not_monotone)
+            parts.append(f"not monotone: {broke} violate a limit that {kept} meet")
+        return parts
+
+
+def described(by: By, load: float) -> str:
+    """Describe a load in words."""
+    return f"{load:,.0f} in flight" if by == "concurrency" else f"{load:.3g} requests per second"
+
+
+def of(broken: Broken) -> str:
+    """Describe a violated limit in words: which, by how much."""
+    if broken.metric in ("failed", "request_throughput"):
+        return broken.slo
+    if broken.excess <= 0:
+        return f"{broken.slo}, not shown to be met by {readable.number(broken.value)}"
+    return f"{broken.slo} by {readable.beyond(broken.excess)} ({readable.number(broken.value)})"
+
+
+ALONE = 8
+"""Requests sent one after the other, before any load."""
+TURNOVERS = 5
+"""Requests of a load per request in flight: fewer show no steady state
+(`autotune.load.metrics.formulas`)."""
+SPARE = 1.2
+"""Factor on the number of requests if they took longer than expected."""
+PATIENCE = 5.0
+"""Duration of an open load over the time in which a queue that grows by `TOLERANCE` reaches the
+limit; `FIRST` of `CONFIRM_S` at most."""
+CONFIRM_S = 600.0
+"""Duration in seconds of the open load that confirms a recommended rate."""
+FIRST = 0.25
+"""Share of it sent first: a load that is too heavy is visible there."""
+MARGIN = 0.02
+"""Share by which the confirmed load is lighter than the load whose figure is at the limit."""
+STEP = 0.02
+"""Least relative change between confirmed loads."""
+START = 32
+"""The first load, in flight."""
+START_RATE, LIGHTEST_RATE = 4.0, 1 / 8
+"""First and lightest rate, as shares of the rate of sequential requests."""
+LEAST_OPEN = 200
+"""Least requests of an open load: arrivals are bursty, and one burst would decide fewer."""
+OVERLOADED = 0.5
+"""Share served below which a server is far beyond its limits: its throughput gives the next
+guess."""
+MOST_REQUESTS = 100_000
+"""Requests of one probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A load, in flight or per second (`by`), sent once; its number and the seed fix its prompts
+    and times."""
+
+    by: By
+    load: float
+    requests: int
+    number: int
+    ramp_s: float = 0.0
+
+    @property
+    def arrival(self) -> Arrival:
+        if self.by == "rate":
+            return Arrival(kind="poisson", request_rate=self.load)
+        return Arrival(kind="closed_loop", concurrency=int(self.load), ramp_s=self.ramp_s)
+
+    def workload(self, workload: Workload) -> Workload:
+        """Return the prompts of a workload at this load; a trace at its own times, sped up."""
+        label, lengths = (
+            f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}",
+            workload.points[0].lengths,
+        )
+        arrival = self.arrival
+        if self.by == "rate" and isinstance(lengths, TraceLengths):
+            arrival = Arrival(kind="trace", speedup=self.load / lengths.trace.rate)
+        update = {"label": label, "prompts": self.requests, "arrival": arrival}
+        point = workload.points[0].model_copy(update=update)
+        return workload.model_copy(update={"points": [point]})
+
+    def seed(self, seed: int) -> int:
+        """Return the seed of this probe: every probe has its own prompts."""
+        return int(np.random.SeedSequence([seed, self.number]).generate_state(1)[0])
+
+
+@dataclass
+class _Load:
+    """One load and all requests sent at it.
+
+    Attributes:
+        target: requests after which it is looked at next.
+        looks: that were had.
+        lengthened: whether it was begun anew, as it was too short for the time that its requests
+            take.
+        ramp_s: seconds over which its streams started.
+        confirms: whether it is to be recommended, and lasts as long as that needs; it has one look.
+    """
+
+    load: float
+    target: int
+    looks: int = 0
+    lengthened: bool = False
+    confirms: bool = False
+    ramp_s: float = 0.0
+    runs: list[RequestRecords] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=dict)
+    judgement: Judgement = field(default_factory=lambda: Judgement(None, None))
+
+    @property
+    def missing(self) -> int:
+        """Requests until the next look."""
+        return self.target - sum(map(len, self.runs))
+
+    def row(self, by: By) -> Metrics:
+        """Return its row of the curve."""
+        numbers = {
+            name: value for name, value in self.metrics.items() if isinstance(value, int | float)
+        }
+        load = int(self.load) if by == "concurrency" else self.load
+        return {
+            LOADS[by]: load,
+            **numbers,
+            "kept": self.judgement.kept is not False and not self.judgement.broken,
+        }
+
+
+def check(by: By, workload: Workload, slos: Sequence[Slo]) -> None:
+    """Raise `BadInput` for a workload with a fixed load, or limits that no load violates."""
+    arrivals = dict.fromkeys(point.arrival.describe() for point in workload.points)
+    kinds = {point.arrival.kind for point in workload.points}
+    if kinds == {"trace"} and by == "concurrency":
+        raise BadInput(
+            f"--find-load concurrency with workload {workload.name}: a trace has fixed times; --find-load rate "
+            "finds the highest feasible speedup"
+        )
+    if len(workload.points) > 1 or kinds not in ({"all_at_once"}, {"trace"}):
+        fixed = (
+            f"{len(workload.points)} load points"
+            if len(workload.points) > 1
+            else f"a load: {', '.join(arrivals)}"
+        )
+        raise BadInput(
+            f"--find-load with workload {workload.name}: it fixes {fixed}; use one that sends all prompts at "
+            "once, e.g. sharegpt or random:1000:200"
+        )
+    if any(isinstance(point.lengths, SessionLengths) for point in workload.points):
+        raise BadInput(
+            f"--find-load with workload {workload.name}: a session's turns wait for answers and think times; use a "
+            "workload of single requests, e.g. sharegpt or random:1000:200"
+        )
+    if not any(map(is_latency, slos)):
+        raise BadInput("--find-load needs a latency limit, e.g. --slo 'p99_ttft_ms<=2000'")
+
+
+class LoadSearch:
+    """One search on one server: `ask` for a probe, `tell` its result, until there is none.
+
+    Args:
+        workload: its prompts bound the concurrency.
+        looks: that a load may have.
+        limits: that a request keeps to be good; empty: `slos`.
+        confirm_s: seconds for which a rate is sent before it is recommended; 0: it is not
+            confirmed.
+        at_once: all streams of a load start together, as after a restart of what sends them.
+
+    Raises `BadInput` as `check` does.
+    """
+
+    def __init__(
+        self,
+        by: By,
+        slos: Sequence[Slo],
+        workload: Workload,
+        looks: int = LOOKS,
+        limits: Sequence[Slo] = (),
+        confirm_s: float = 0.0,
+        at_once: bool = False,
+    ) -> None:
+        check(by, workload, slos)
+        most, lengths = workload.points[0].prompts, workload.points[0].lengths
+        # Requests per second of a trace, whose requests are all sent at every load; 0: of none.
+        self._recorded_rate = lengths.trace.rate if isinstance(lengths, TraceLengths) else 0.0
+        # Of one probe at most; more are sent by sending the load again.
+        self._prompts = most if workload.has_text or self._recorded_rate else MOST_REQUESTS
+        # A trace is a whole load, so there is no longer one to confirm it.
+        self._confirm_s = confirm_s if by == "rate" and not self._recorded_rate else 0.0
+        self._limits = tuple(limits) or tuple(slos)
+        # A limit on the capacity itself is for whoever compares servers.
+        self._by, self._slos = (
+            by,
+            tuple(slo for slo in slos if not slo.metric.startswith("capacity_")),
+        )
+        # Of a rate, as if its requests took no longer than one alone.
+        self._most, self._looks, self._at_once = most, looks, at_once
+        self._alone = self._load = _Load(1.0, min(ALONE, self._prompts))
+        self._loads: dict[float, _Load] = {}
+        self._bracket = Bracket(1.0, float(most), float(min(START, most)), whole=True)
+        self._hint: float | None = None
+        self._died_at: float | None = None
+        self._sent = 0
+        self._steps = self._search()
+        self._probe: Probe | None = next(self._steps)
+
+    def ask(self) -> Probe | None:
+        """Return the next load to send; None when the search is over."""
+        return self._probe
+
+    def tell(self, records: RequestRecords, more: Metrics | None = None) -> str:
+        """Add a probe's records and other metrics (`more`); returns one line for people."""
+        probe = self._probe
+        assert probe is not None, "the search is over"
+        load = self._load
+        self._sent += 1
+        load.runs.append(records)
+        load.metrics = {**summarize_loads(load.runs, self._limits), **(more or {})}
+        if load.missing <= 0:
+            load.looks, load.target = load.looks + 1, 2 * load.target
+        self._judge(probe, load)
+        line = self._line(probe, load, records)
+        self._probe = next(self._steps, None)
+        return line
+
+    def give_up(self) -> str:
+        """End the search because the server did not answer a probe; returns one line for people.
+
+        It died of the lightest load above the capacity whose requests failed, else of that probe.
+        """
+        probe = self._probe
+        assert probe is not None, "the search is over"
+        failed = [
+            load
+            for load, one in self._loads.items()
+            if one.metrics.get("failed") and load >= probe.load
+        ]
+        self._died_at = min(failed, default=probe.load)
+        self._bracket.verdicts[self._died_at] = False
+        self._probe = None
+        return f"{described(probe.by, probe.load)}: no answer; the server died at {described(probe.by, self._died_at)}"
+
+    def _search(self) -> Iterator[Probe]:
+        """Run the whole search: sequential requests, the bracket's loads, then the loads to
+        confirm."""
+        alone = self._alone
+        yield Probe("concurrency", 1.0, alone.target, 0)
+        if self._by == "rate" and alone.metrics["completed"]:
+            alone.load = rounded(1e3 / float(alone.metrics["mean_e2el_ms"]))
+            shares = (LIGHTEST_RATE, float(self._most), START_RATE)
+            lightest, heaviest, start = (rounded(alone.load * share) for share in shares)
+            self._bracket = Bracket(lightest, heaviest, min(start, heaviest), whole=False)
+        if alone.judgement.kept is False:
+            # What takes too long by itself does so under every load: one more is tried, to see
+            # whether that is so.
+            self._bracket.verdicts[self._bracket.lightest] = False
+        if not alone.metrics["completed"]:
+            return
+        while (load := self._bracket.next(self._hint)) is not None:
+            yield from self._sent_until_decided(_Load(load, self._requests(load)))
+        while (load := self._to_confirm()) is not None:
+            needed = max(
+                min(math.ceil(load * self._confirm_s), MOST_REQUESTS), self._requests(load)
+            )
+            yield from self._sent_until_decided(_Load(load, needed, confirms=True))
+
+    def _sent_until_decided(self, load: _Load) -> Iterator[Probe]:
+        """Send a load until it is decided, and store the verdict."""
+        self._loads[load.load] = self._load = load
+        while load.judgement.kept is None:
+            yield self._probe_of(load)
+        self._bracket.verdicts[load.load] = load.judgement.kept
+        carried = float(load.metrics["request_throughput"])
+        if self._by == "rate" and 0 < carried < OVERLOADED * load.load:
+            self._hint = min(carried, self._hint or carried)
+
+    def _probe_of(self, load: _Load) -> Probe:
+        """Return the next probe of an undecided load."""
+        requests = load.missing
+        if load.confirms and not load.runs:
+            requests = math.ceil(FIRST * load.target)
+        if self._by == "concurrency":
+            load.ramp_s = 0.0 if self._at_once else self._request_s(load.load)
+        elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
+            # A load that is far too heavy shows it soon; one that is not is then sent for as long
+            # as it must be.
+            requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
+            load.target += requests if requests < load.missing else 0
+        return Probe(self._by, load.load, min(requests, self._prompts), self._sent, load.ramp_s)
+
+    def _judge(self, probe: Probe, load: _Load) -> None:
+        """Decide a load from its requests."""
+        needed = math.ceil(TURNOVERS * probe.load * float(load.metrics["mean_e2el_ms"]) / 1e3)
+        settled = (
+            probe.by == "concurrency"
+            or load.confirms
+            or load.lengthened
+            or len(load.runs[-1]) >= needed
+        )
+        settled |= bool(self._recorded_rate)
+        rate = probe.load if probe.by == "rate" and settled and not self._recorded_rate else None
+        last = load.looks >= self._looks
+        confirm = load.confirms and load.looks > 0
+        load.judgement = judge(
+            self._slos, load.runs, load.metrics, rate, last, self._looks, confirm
+        )
+        if load.judgement.kept is False:
+            return
+        if not settled:
+            load.lengthened, load.looks, load.target = (
+                True,
+                0,
+                min(math.ceil(SPARE * needed), MOST_REQUESTS),
+            )
+            load.runs.clear()
+        if load is not self._alone and not load.looks:
+            load.judgement = replace(load.judgement, kept=None)  # too few requests to show that
+
+    def _to_confirm(self) -> float | None:
+        """Return the next load to confirm; None when the recommended one is confirmed, or none can
+        be.
+
+        The figures at both ends of the bracket tell where the limit is reached. One that is not
+        confirmed gives way to one that is lighter by `STEP` at least, and one that is confirmed to
+        a heavier one where there is room for that.
+        """
+        kept, broken = self._bracket.kept, self._bracket.broken
+        if not self._confirm_s:
+            return None
+        confirmed = kept is not None and self._loads[kept].confirms
+        if broken is None:
+            return None if confirmed else kept
+        lower = kept or self._bracket.lightest
+        if lower >= broken:
+            return None
+        low, high = (self._pressure(one) for one in (lower, broken))
+        share = -low / (high - low) if low < 0 < high else 1.0
+        load = (1 - MARGIN) * lower * (broken / lower) ** share
+        if confirmed:
+            return rounded(load) if load >= (1 + STEP) * lower and load < broken else None
+        return max(lower, rounded(min(load, broken / (1 + STEP))))
+
+    def _pressure(self, load: float) -> float:
+        """Return the logarithm of the largest share of a limit that a load uses; 0 at the limit."""
+        metrics = self._loads[load].metrics if load in self._loads else {}
+        shares = [
+            1 + slo.excess(float(metrics[slo.metric]))
+            for slo in self._slos
+            if slo.metric in metrics
+        ]
+        return math.log(max([1e-3, *shares]))
+
+    def _request_s(self, load: float) -> float:
+        """Return the seconds of a request at the heaviest load lighter than this one."""
+        lighter = max(
+            (one for one in self._loads if one < load and self._loads[one].runs), default=None
+        )
+        known = self._alone if lighter is None else self._loads[lighter]
+        return float(known.metrics["mean_e2el_ms"]) / 1e3
+
+    def _requests(self, load: float) -> int:
+        """Return the number of requests of the first look at a load.
+
+        So many that a verdict is possible and a steady state is seen; of an open load so many that
+        a queue which grows by `TOLERANCE` comes to the limit.
+        """
+        if self._recorded_rate:
+            return self._prompts
+        needed = [float(least_requests(self._slos, self._looks))]
+        if self._by == "concurrency":
+            needed.append(TURNOVERS * load)
+        else:
+            waits = [
+                slo
+                for slo in self._slos
+                if is_latency(slo) and slo.metric.split("_")[1] in ("ttft", "e2el")
+            ]
+            slack_ms = [slo.limit - float(self._alone.metrics[slo.metric]) for slo in waits]
+            needed += [float(LEAST_OPEN), TURNOVERS * load * self._request_s(load)]
+            needed += [
+                load * min(PATIENCE * slack / 1e3 / TOLERANCE, FIRST * CONFIRM_S)
+                for slack in slack_ms
+            ]
+        return min(math.ceil(max(needed)), MOST_REQUESTS)
+
+    @property
+    def found(self) -> FoundLoad:
+        """Return the result of a finished search."""
+        capacity, broken_at = self._bracket.kept, self._bracket.broken
+        monotone, missed = self._bracket.not_monotone, None
+        tried = [one for one in self._loads.values() if one.runs]
+        if capacity is not None:
+            shown = self._loads[capacity]
+        elif self._alone.judgement.kept is False or not tried:
+            shown = self._alone
+        else:
+            shown = min(tried, key=lambda one: one.load)
+        if capacity is None and shown.judgement.broken is not None:
+            missed = (shown.judgement.broken, shown.load)
+        if self._alone.runs and (self._by == "concurrency" or shown is self._alone):
+            tried += [self._alone] * (self._alone.load not in self._loads)
+        measured = shown.metrics or summarize_loads([], self._limits)  # a server may answer nothing
+        per_token_ms = float(measured["mean_tpot_ms"])
+        load = int(capacity or 0) if self._by == "concurrency" else capacity or 0.0
+        metrics = {
+            **measured,
+            f"capacity_{LOADS[self._by]}": load,
+            "capacity_total_token_throughput": measured["steady_total_token_throughput"]
+            if capacity
+            else 0.0,
+            "capacity_output_tokens_per_s_per_user": 1e3 / per_token_ms
+            if capacity and per_token_ms
+            else 0.0,
+            **({"capacity_speedup": load / self._recorded_rate} if self._recorded_rate else {}),
+            **({"capacity_ramp_s": shown.ramp_s} if capacity and self._by == "concurrency" else {}),
+            "capacity_broken_at": broken_at,
+            "capacity_died_at": self._died_at,
+            "capacity_not_monotone": list(monotone) if monotone else None,
+            "curve": [one.row(self._by) for one in sorted(tried, key=lambda one: one.load)],
+        }
+        return FoundLoad(
+            self._by, capacity or 0.0, broken_at, monotone, missed, self._died_at, metrics
+        )
+
+    def _line(self, probe: Probe, load: _Load, records: RequestRecords) -> str:
+        """Describe a probe in one line."""
+        judgement, metrics = load.judgement, load.metrics
+        what = "one at a time" if load is self._alone else described(probe.by, probe.load)
+        word = {True: "meets the limits", False: "breaks", None: "undecided"}[judgement.kept]
+        if judgement.kept is False and judgement.broken is not None:
+            word = f"violates {of(judgement.broken)}"
+        figures = [
+            f"{slo.metric} {readable.number(metrics[slo.metric])}"
+            for slo in self._slos
+            if slo.metric in metrics
+        ]
+        seconds = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
+        return f"{what}: {word}; {', '.join(figures)}; {len(records)} requests in {seconds:.1f} s"
+
+
+def beside(metrics: Metrics) -> Metrics:
+    """Return the metrics of a load that its records do not contain."""
+    names = (
+        "client_bound",
+        "cache_hit_rate",
+        "spec_decode_acceptance_rate",
+        "spec_decode_acceptance_length",
+    )
+    return {name: metrics[name] for name in (*names, *ENERGY) if name in metrics}
+
+
+def rounded(rate: float) -> float:
+    """Round a rate to three digits."""
+    return float(f"{rate:.3g}")

@@ -1,0 +1,353 @@
+"""Table of metrics: name, title, unit, direction, scaling, derivation, and places of display.
+
+A new metric is one row. What a client counts is computed in `autotune.load.metrics.formulas`; a row with
+`derive` follows from other metrics. Names and definitions are those of ``vllm bench serve
+--save-result`` where it has one
+(https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from autotune.base.errors import BadInput, UnknownName
+
+from .records import LATENCIES, STATISTICS
+
+Metrics = dict[str, Any]
+"""Metrics of one workload under the names of `autotune.load.metrics.formulas`."""
+
+HEADLINE = "total_token_throughput"
+"""The default objective, and the metric with the best known prediction error."""
+STEADY = "steady_total_token_throughput"
+GOODPUT = "request_goodput"
+PER_GPU = "total_token_throughput_per_gpu"
+PER_USER = "output_tokens_per_s_per_user"
+VIOLATIONS = "request_violations_percent"
+
+ENERGY = ("energy_joules_per_output_token", "mean_power_w", "tokens_per_joule")
+"""Metrics available if a node's drivers report the energy of its GPUs."""
+
+CURVE = "curve"
+"""Key, among a workload's metrics, of the metrics at other loads: a list of flat rows."""
+INVALID = "invalid"
+"""Key, in a row of a curve, of the reason for an invalid measurement."""
+PROMPTS, SENT = "prompts", "sent"
+"""Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was
+sent in its place."""
+
+Place = Literal["report", "mlflow", "bench", "capacity"]
+"""Default places of display: in reports and MLflow for every workload (``report``), in MLflow for
+the objective's workload alone (``mlflow``), behind vLLM's figures in the table of ``autotune
+bench``, and there after a load search (``capacity``)."""
+
+
+class Priced(Protocol):
+    """A study, or typed options, with the price of a GPU."""
+
+    @property
+    def gpu_hour_price(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rent:
+    """GPUs of a server, and the hourly price of one, in any currency; None if unknown."""
+
+    gpus: int | None = None
+    gpu_hour_price: float | None = None
+
+    @classmethod
+    def of(cls, asked: Priced, gpus: int | None) -> Rent:
+        """Return the rent of this number of GPUs; raises `BadInput` for an invalid price, or one
+        without GPUs."""
+        price = asked.gpu_hour_price
+        if price is not None and not (price > 0 and math.isfinite(price)):
+            raise BadInput(
+                f"--gpu-hour-price {price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20"
+            )
+        if price is not None and gpus is None:
+            raise BadInput(
+                "--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8"
+            )
+        return cls(gpus, price)
+
+    def break_even(self, gain: float) -> float | None:
+        """Return the hourly price at which a GPU that carries `gain` times as much costs the same a
+        token."""
+        return None if self.gpu_hour_price is None else self.gpu_hour_price * gain
+
+    def __str__(self) -> str:
+        known = self.gpu_hour_price is not None
+        return f"{self.gpu_hour_price:.2f} a GPU hour" if known else "no price given"
+
+    def derived(self, metrics: Mapping[str, Any]) -> Metrics:
+        """Add derived metrics to the metrics of one load, and to the rows of its curve.
+
+        Recorded values stay, but for costs where a price is given. A metric that cannot be told is
+        left out.
+        """
+        load, derived = Load(metrics, self), dict(metrics)
+        for name in DERIVED:
+            recorded = name in metrics and name not in COSTS
+            value = None if recorded else TABLE[name].derive(load)  # type: ignore[misc]
+            if value is not None:
+                derived[name] = value
+        if isinstance(rows := metrics.get(CURVE), list):
+            derived[CURVE] = [self.derived(row) for row in rows]
+        return derived
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Metrics of one load, and the other inputs of derivations."""
+
+    metrics: Mapping[str, Any]
+    rent: Rent
+
+    def positive(self, name: str) -> float:
+        """Return a metric that is a valid divisor; 0 if it is missing, 0 or infinite."""
+        value = self.metrics.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return 0.0
+        return float(value) if 0 < value < math.inf else 0.0
+
+    def cost(self, tokens_per_s: float) -> float | None:
+        """Return the price of 10^6 tokens at a rate: GPUs x price / 3600 / rate x 10^6."""
+        if self.rent.gpus is None or self.rent.gpu_hour_price is None or tokens_per_s <= 0:
+            return None
+        return self.rent.gpus * self.rent.gpu_hour_price / 3600 / tokens_per_s * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A row of the table.
+
+    Attributes:
+        title: for tables and sentences.
+        maximise: True if more of it is better.
+        time_power: scaling with a node that is faster by a factor f: the metric is multiplied by f
+            ** time_power. An objective scales (`time_power` is not 0).
+        is_work: True if a gain in it is a gain in work per hour.
+        may_be_zero: True if 0 is a possible measurement.
+        less: says by how much less of it there is, where less is better.
+        needs: the option without which it is not measured.
+        shown: places that show it unasked.
+        predicted_as: the predicted metric that orders candidates alike, where it is not predicted
+            itself.
+        derive: computes it from other metrics; None for "cannot be told".
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    maximise: bool = True
+    time_power: int = 0
+    is_work: bool = False
+    may_be_zero: bool = False
+    less: str = ""
+    needs: Literal[
+        "", "--gpu-hour-price", "--find-load", "--find-load concurrency", "--find-load rate"
+    ] = ""
+    shown: tuple[Place, ...] = ()
+    predicted_as: str = ""
+    derive: Callable[[Load], float | None] | None = None
+
+
+_RATE: dict[str, Any] = {"time_power": 1}
+_TIME: dict[str, Any] = {"maximise": False, "time_power": -1, "less": "takes {} less time"}
+_WORK: dict[str, Any] = {**_RATE, "is_work": True}
+
+
+def _read_per_s(load: Load) -> float:
+    """Return input tokens per second; 0 if the output throughput is unknown."""
+    output = load.positive("output_throughput")
+    return load.positive(HEADLINE) - output if output else 0.0
+
+
+def _violations(load: Load) -> float | None:
+    done, good = load.positive("request_throughput"), load.metrics.get(GOODPUT)
+    share = 0.0 if good is None or not done else 1 - load.positive(GOODPUT) / done
+    return 100 * share if share > 0 else None
+
+
+def _per_gpu(load: Load) -> float | None:
+    total = load.positive(HEADLINE)
+    return total / load.rent.gpus if load.rent.gpus and total else None
+
+
+def _per_joule(load: Load) -> float | None:
+    joules = load.positive(ENERGY[0])
+    return 1 / joules if joules else None
+
+
+def _per_user(load: Load) -> float | None:
+    """Return the output speed of one user's answer."""
+    tpot_ms = load.positive("mean_tpot_ms")
+    return 1e3 / tpot_ms if tpot_ms else None
+
+
+def _capacity(name: str, title: str, unit: str = "tok/s", **more: Any) -> Metric:
+    more = {"needs": "--find-load", "shown": ("mlflow", "capacity"), **more}
+    return Metric(f"capacity_{name}", title, unit, **_RATE, **more)
+
+
+def _cost(
+    tokens: str, tokens_per_s: Callable[[Load], float], shown: tuple[Place, ...] = ("bench",)
+) -> Metric:
+    """Return the whole bill over some of the tokens, so that the parts do not add up to the whole.
+
+    No figure says how a node's time is divided between prefill and decode.
+    """
+    name, unit = f"cost_per_million_{tokens}", f"per million {tokens.replace('_', ' ')}"
+    more: dict[str, Any] = {**_TIME, "less": "costs {} less", "needs": "--gpu-hour-price"}
+    more["derive"] = lambda load: load.cost(tokens_per_s(load))
+    return Metric(name, "Cost", unit, **more, is_work=True, shown=shown)
+
+
+_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
+
+
+def _words(name: str) -> tuple[str, str]:
+    """Return title and unit by a metric's name: ``p99_ttft_ms`` is ``P99 TTFT`` in ms."""
+    shown = " ".join(_WORDS.get(word, word) for word in name.removesuffix("_ms").split("_"))
+    return shown[:1].upper() + shown[1:], "ms" if name.endswith("_ms") else ""
+
+
+def _latency(statistic: str, latency: str) -> Metric:
+    name = f"{statistic}_{latency}_ms"
+    places: dict[str, Place] = {"mean": "mlflow", "p99": "mlflow"}
+    if latency in ("ttft", "tpot"):
+        places = {"mean": "report", "p99": "report", "median": "mlflow"}
+    shown = (places[statistic],) if statistic in places else ()
+    return Metric(name, *_words(name), **_TIME, may_be_zero=statistic == "std", shown=shown)
+
+
+_ROWS = (
+    Metric("completed", "Completed", shown=("mlflow",)),
+    Metric("failed", "Failed", maximise=False, may_be_zero=True, shown=("mlflow",)),
+    Metric("duration", "Duration", "s", **_TIME, shown=("mlflow",)),
+    Metric("total_input_tokens", "Total input tokens"),
+    Metric("total_output_tokens", "Total output tokens"),
+    Metric("request_throughput", "Request throughput", "req/s", **_WORK, shown=("mlflow",)),
+    Metric(GOODPUT, "Goodput", "req/s", **_WORK, may_be_zero=True, shown=("mlflow",)),
+    Metric(HEADLINE, "Total TPS", "tok/s", **_WORK, shown=("report",)),
+    Metric("output_throughput", "Output TPS", "tok/s", **_WORK, shown=("report",)),
+    Metric("max_output_tokens_per_s", "Highest output TPS", "tok/s", **_RATE),
+    Metric("max_concurrent_requests", "Max concurrent requests"),
+    Metric(
+        STEADY,
+        "Total TPS in the steady state",
+        "tok/s",
+        **_WORK,
+        shown=("mlflow",),
+        predicted_as=HEADLINE,
+    ),
+    Metric("cache_hit_rate", "Cache hit rate", may_be_zero=True, shown=("mlflow",)),
+    Metric("spec_decode_acceptance_rate", "Spec decode acceptance rate", shown=("mlflow",)),
+    Metric("spec_decode_acceptance_length", "Spec decode acceptance length"),
+    *(_latency(statistic, latency) for latency in LATENCIES for statistic in STATISTICS),
+    _capacity("concurrency", "Capacity", "requests in flight", needs="--find-load concurrency"),
+    _capacity("request_rate", "Capacity", "req/s", needs="--find-load rate"),
+    _capacity(HEADLINE, "Total TPS at capacity", is_work=True),
+    _capacity(PER_USER, "Output tokens per second and user at capacity", shown=("capacity",)),
+    Metric(
+        PER_GPU, "Total TPS per GPU", "tok/s", **_WORK, shown=("mlflow", "bench"), derive=_per_gpu
+    ),
+    Metric(
+        PER_USER,
+        "Output TPS per user",
+        "tok/s",
+        **_RATE,
+        shown=("mlflow", "bench"),
+        derive=_per_user,
+    ),
+    _cost("tokens", lambda load: load.positive(HEADLINE), ("mlflow", "bench")),
+    _cost("input_tokens", _read_per_s),
+    _cost("output_tokens", lambda load: load.positive("output_throughput")),
+    Metric(
+        ENERGY[0],
+        "Energy per output token",
+        "J",
+        **{**_TIME, "less": "uses {} less energy"},
+        shown=("report",),
+    ),
+    Metric(ENERGY[1], "Mean power", "W", maximise=False, shown=("report",)),
+    Metric(
+        ENERGY[2], "Output tokens per joule", "tok/J", **_RATE, shown=("mlflow",), derive=_per_joule
+    ),
+    Metric(VIOLATIONS, "Requests that break a limit", "%", maximise=False, derive=_violations),
+)
+TABLE = {row.name: row for row in _ROWS}
+"""Every metric."""
+
+METRICS = {name: row for name, row in TABLE.items() if name != VIOLATIONS}
+"""Metrics that an objective or an SLO may name. Violations are missing if every request meets the
+limits."""
+USUAL = (
+    *(HEADLINE, "output_throughput", "request_throughput", GOODPUT, PER_GPU, PER_USER),
+    *("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms"),
+)
+"""The metrics that people use: an unknown name is answered with these."""
+COSTS = tuple(name for name, row in METRICS.items() if row.needs == "--gpu-hour-price")
+DERIVED = tuple(name for name, row in TABLE.items() if row.derive is not None)
+
+
+def shown_in(place: Place) -> tuple[str, ...]:
+    """Return the names of the metrics of a place of display, in the table's order."""
+    return tuple(name for name, row in TABLE.items() if place in row.shown)
+
+
+def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
+    """Scale metrics to a node faster by a factor: rates multiplied, times divided; of a curve each
+    row."""
+    result: Metrics = {}
+    for name, value in metrics.items():
+        metric = METRICS.get(name)
+        if name == CURVE and isinstance(value, list):
+            value = [scaled(row, factor) for row in value]
+        if metric is None or not isinstance(value, int | float) or isinstance(value, bool):
+            result[name] = value
+        else:
+            result[name] = value * factor**metric.time_power
+    return result
+
+
+def counts(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of a curve is a valid measurement."""
+    return not row.get(INVALID) and not row.get("client_bound")
+
+
+def title_of(name: str) -> tuple[str, str]:
+    """Return title and unit of a metric, also of one without a row."""
+    row = TABLE.get(name)
+    return (row.title, row.unit) if row is not None else _words(name)
+
+
+def check_metric(text: str, what: str = "metric", known: Collection[str] = METRICS) -> str:
+    """Return the known metric for a name, as in `metric_meant`; raises `UnknownName` otherwise."""
+    name = metric_meant(text, known)
+    if name not in known:
+        usual = [one for one in USUAL if one in known]
+        raise UnknownName(what, text, known, meant=_with_words(text, known), usual=usual)
+    return name
+
+
+def metric_meant(text: str, known: Collection[str] = METRICS) -> str:
+    """Return the only metric with the words of a text, or words that start with them
+    (``p99-ttft``); else the text."""
+    meant = [text] if text in known else _with_words(text, known)
+    return meant[0] if len(meant) == 1 else text
+
+
+def _with_words(text: str, known: Collection[str]) -> list[str]:
+    words = [word for word in text.strip().lower().replace("-", "_").split("_") if word]
+
+    def has(metric: str, word: str) -> bool:
+        return any(part.startswith(word) for part in metric.split("_"))
+
+    asked = any(word.startswith("cap") for word in words)
+    named = [metric for metric in known if asked or not metric.startswith("capacity_")]
+    return [metric for metric in named if words and all(has(metric, word) for word in words)]

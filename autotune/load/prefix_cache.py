@@ -1,0 +1,466 @@
+"""Prefix cache of a server around a load: emptied before it, its hits counted during it, judged
+after it.
+
+Two loads of the same prompts differ by more than any flag does when the second finds the first's in
+the cache (vllm#54227: throughput x 2.32). So the cache is emptied before a load, the prompts are
+new, and the server's own counters are the proof. The same pages tell how many drafted tokens were
+accepted: speculative decoding is worth these.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import fmean
+from typing import Any, TypeVar
+
+import numpy as np
+
+from autotune.engines.entry import in_range
+from autotune.engines.schema import EngineCard
+from autotune.engines.serving import CacheMetrics, DraftGauges, DraftMetrics, Serving
+from autotune.load.client.messages import RequestLog
+from autotune.load.metrics.table import Metrics
+
+from .requests import Content, Requests, shared_tokens
+from .server_client import CacheReset, ResetOutcome, ServerClient
+
+TOLERATED = 0.05
+"""Tolerated excess of the hit rate over that of the prompts: chat templates and texts have common
+starts."""
+
+_Metrics = TypeVar("_Metrics")
+_SAMPLE = re.compile(
+    r'[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}[ \t]*|[ \t])[ \t]*([^ \t#{]+)'
+)
+"""A sample's name and value; a timestamp or an exemplar after them is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """Prompt tokens found and looked up in a load, or since the server's start; `source` names the
+    counters.
+
+    vLLM looks up none where prefix caching is off.
+    """
+
+    hits: float
+    queries: float
+    source: str
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the looked-up prompt tokens that were found; 0 for none."""
+        return self.hits / self.queries if self.queries else 0.0
+
+    @classmethod
+    def between(cls, before: CacheUse | None, after: CacheUse | None) -> CacheUse | None:
+        """Return the difference of two readings; None if one is missing, or the server was
+        restarted in between."""
+        if before is None or after is None or before.source != after.source:
+            return None
+        hits, queries = round(after.hits - before.hits), round(after.queries - before.queries)
+        return cls(hits, queries, after.source) if hits >= 0 and queries >= 0 else None
+
+    @classmethod
+    def of_answers(cls, log: RequestLog) -> CacheUse | None:
+        """Sum the ``cached_tokens`` of the answers; None unless every answer has them."""
+        ok = log.records.ok
+        cached, read = log.cached_tokens[ok], log.records.input_tokens[ok]
+        if not len(cached) or np.isnan(cached).any() or not read.sum():
+            return None
+        return cls(int(cached.sum()), int(read.sum()), "the answers' usage")
+
+    @classmethod
+    def total(cls, uses: Sequence[CacheUse | None]) -> CacheUse | None:
+        """Return the sum over several loads; None if one of them is unknown, or there is none."""
+        known = [use for use in uses if use is not None]
+        if not known or len(known) < len(uses):
+            return None
+        sources = " and ".join(dict.fromkeys(use.source for use in known))
+        return cls(sum(use.hits for use in known), sum(use.queries for use in known), sources)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """Prefix cache figures of one load.
+
+    Attributes:
+        use: None when the server does not publish it.
+        expected: the highest hit rate that the prompts allow on an empty cache.
+        reset: whether the cache was emptied before; None when that was not tried.
+        stale: why the numbers are an earlier load's as well; empty when they are not, or that is
+            not judged.
+    """
+
+    use: CacheUse | None = None
+    expected: float = 0.0
+    reset: CacheReset | None = None
+    stale: str = ""
+
+    @classmethod
+    def joined(cls, reports: Sequence[CacheReport]) -> CacheReport:
+        """Return the report of several loads; a failed reset represents all."""
+        resets = [report.reset for report in reports]
+        reset = next((reset for reset in resets if not reset), resets[0] if resets else None)
+        use = CacheUse.total([report.use for report in reports])
+        return cls(use, max((report.expected for report in reports), default=0.0), reset)
+
+    def to_json(self) -> dict[str, Any]:
+        use = self.use
+        return {
+            "hit_rate": use.hit_rate if use else None,
+            "hits": use.hits if use else None,
+            "queries": use.queries if use else None,
+            "source": use.source if use else None,
+            "expected_at_most": self.expected,
+            "reset": self.reset.outcome.value if self.reset is not None else None,
+            "reset_reason": (self.reset.reason or None) if self.reset is not None else None,
+        }
+
+
+def counters(metrics: CacheMetrics, page: Mapping[str, float]) -> CacheUse | None:
+    """Return the counters of a metrics page; None for another page, or one without hits."""
+    zero_with = metrics.hits_zero_with
+    has_hits = metrics.hits[0] in page or (zero_with is not None and zero_with in page)
+    if metrics.queries not in page or not has_hits:
+        return None
+    hits, hit_names = sum(page.get(name, 0.0) for name in metrics.hits), " + ".join(metrics.hits)
+    if metrics.queries_without_hits:
+        return CacheUse(
+            hits, page[metrics.queries] + hits, f"{hit_names} of {metrics.queries} + {hit_names}"
+        )
+    return CacheUse(hits, page[metrics.queries], f"{hit_names} of {metrics.queries}")
+
+
+def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMetrics]:
+    """Return the counters that an engine's card names for a version; None = for any."""
+    return [
+        m for m in card.serving.cache_metrics if version is None or in_range(version, m.versions)
+    ]
+
+
+class CounterReader:
+    """Read a server's prefix cache counters; `engine` names the engine whose counter names matched.
+
+    Of the cards (of every engine, where that is not known) the first whose counters the pages have
+    is taken, and kept.
+    """
+
+    def __init__(
+        self, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None
+    ) -> None:
+        self._client = client
+        self._sources = [
+            (card, metrics) for card in cards for metrics in known_metrics(card, version)
+        ]
+        self.engine: str | None = None
+
+    def __call__(self) -> CacheUse | None:
+        """Return hits and lookups since the server's start; None if the server has no such
+        counters."""
+        for card, metrics, page in read_pages(self._client, self._sources):
+            use = counters(metrics, {name: sum(values) for name, values in page.items()})
+            if use is not None:
+                # A server stays what it is: another source that fits, too, would count from another
+                # zero.
+                self._sources, self.engine = [(card, metrics)], card.engine
+                return use
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCache:
+    """Access to a server's prefix cache.
+
+    Attributes:
+        reset: empties it; None = it is left as it is.
+        read: reads the server's counters; without them only the answers' own usage tells hits.
+        judged: whether more hits than the prompts allow are a fault.
+    """
+
+    reset: Callable[[], CacheReset] | None = None
+    read: Callable[[], CacheUse | None] = field(default=lambda: None)
+    judged: bool = True
+
+    @classmethod
+    def of(
+        cls, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None
+    ) -> PrefixCache:
+        """Return the cache of a server of one of these engines; its metrics page identifies the
+        engine."""
+        by_engine = {card.engine: card for card in cards}
+        read = CounterReader(client, by_engine.values(), version)
+        read()
+        engine = next(iter(by_engine)) if len(by_engine) == 1 else read.engine
+        return cls(
+            partial(reset_cache, client, by_engine[engine].serving) if engine else None, read
+        )
+
+    def begin(self) -> tuple[CacheUse | None, CacheReset | None]:
+        """Empty the cache before a load, and read its counters."""
+        emptied = self.reset() if self.reset is not None else None
+        return self.read(), emptied
+
+    def report(
+        self,
+        requests: Requests,
+        log: RequestLog,
+        before: CacheUse | None,
+        emptied: CacheReset | None,
+    ) -> CacheReport:
+        """Evaluate a finished load, with the values of `begin` before it."""
+        use = CacheUse.between(before, self.read()) or CacheUse.of_answers(log)
+        expected = expected_hit_rate(requests)
+        return CacheReport(use, expected, emptied, stale(use, expected) if self.judged else "")
+
+
+def reset_cache(client: ServerClient, serving: Serving) -> CacheReset:
+    """Empty a server's prefix cache by the engine's endpoint."""
+    if serving.reset_cache is None:
+        return CacheReset(
+            ResetOutcome.NOT_OFFERED, "the engine has no endpoint that empties the prefix cache"
+        )
+    reset = client.reset_cache(serving.reset_cache)
+    if reset.outcome is ResetOutcome.NOT_OFFERED and serving.reset_cache_needs:
+        return CacheReset(reset.outcome, f"{reset.reason}; it needs {serving.reset_cache_needs}")
+    return reset
+
+
+def read_pages(
+    client: ServerClient, sources: Iterable[tuple[EngineCard, _Metrics]]
+) -> Iterator[tuple[EngineCard, _Metrics, dict[str, list[float]]]]:
+    """Yield engines and names of metrics with the `samples` of the engine's page; each page is
+    fetched once."""
+    pages: dict[str, dict[str, list[float]]] = {}
+    for card, metrics in sources:
+        path = card.serving.metrics_path
+        if path not in pages:
+            pages[path] = samples(client.metrics_text(path) or "")
+        yield card, metrics, pages[path]
+
+
+def samples(text: str) -> dict[str, list[float]]:
+    """Return the samples of each metric of a Prometheus page; other lines are skipped.
+
+    The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/ (and of
+    OpenMetrics).
+    """
+    page: dict[str, list[float]] = {}
+    for sample in filter(None, map(_SAMPLE.match, text.split("\n"))):
+        try:
+            value = float(sample[2])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            page.setdefault(sample[1], []).append(value)
+    return page
+
+
+def expected_hit_rate(requests: Requests) -> float:
+    """Return the highest hit rate of one load of new prompts on an empty cache; 0 if no two have a
+    common start.
+
+    A shared prefix is looked up by all and computed by the first. Whole blocks, several replicas
+    and requests that come before the first is computed make it less. Of texts the shared part is
+    that of their characters.
+    """
+    tokens = requests.input_tokens.astype(np.float64)
+    alone = requests.contents if requests.turns is None else ()
+    texts = [_characters(content) for content in alone] or [""] * len(tokens)
+    random = np.array([not text for text in texts], dtype=bool)
+    shared = np.where(
+        (requests.group >= 0) & random, np.minimum(requests.prefix_tokens, tokens), 0.0
+    )
+    groups = np.unique(requests.group[random])
+    computed = sum(float(shared[random & (requests.group == group)].max()) for group in groups)
+    hits, before, total = (
+        float(shared.sum()) - computed + shared_tokens(requests),
+        "",
+        float(tokens.sum()),
+    )
+    # Sorted, each text stands behind the one it shares the most with.
+    for text, count in sorted(
+        (text, count) for text, count in zip(texts, tokens.tolist(), strict=True) if text
+    ):
+        hits += count * _alike(before, text) / len(text)
+        before = text
+    return hits / total if total else 0.0
+
+
+def _alike(one: str, other: str) -> int:
+    """Count the common leading characters of two texts, by bisection: comparing slices is fast."""
+    alike, most = 0, min(len(one), len(other))
+    while alike < most:
+        middle = (alike + most + 1) // 2
+        if one[alike:middle] == other[alike:middle]:
+            alike = middle
+        else:
+            most = middle - 1
+    return alike
+
+
+def _characters(content: Content | None) -> str:
+    """Return a prompt of a file as a string of equal length; token ids become characters."""
+    if not content:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "".join(
+        chr(part % 0x110000) if isinstance(part, int) else json.dumps(part) for part in content
+    )
+
+
+def stale(use: CacheUse | None, expected: float) -> str:
+    """Return a sentence if more came from the cache than `expected_hit_rate`; empty if not, or
+    unknown."""
+    if use is None or use.hit_rate <= expected + TOLERATED:
+        return ""
+    prompts = f"the prompts share at most {expected:.0%}" if expected else "every prompt was new"
+    return (
+        f"{use.hit_rate:.0%} of the prompt tokens came from the prefix cache though {prompts}: "
+        "the cache held earlier prompts, or the server has other users; send new prompts (another seed)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DraftUse:
+    """Drafts of a server: counted since its start, or recent ones for a gauge.
+
+    Attributes:
+        drafts: how often tokens were drafted for a sequence.
+        drafted, accepted: drafted tokens, and those of them that were kept; NaN drafted tokens are
+            not known.
+        counted: whether these are counters, whose differences are those of a load; else means of
+            the latest steps.
+    """
+
+    drafts: float
+    drafted: float
+    accepted: float
+    counted: bool = True
+
+    @classmethod
+    def between(cls, before: DraftUse | None, after: DraftUse | None) -> DraftUse | None:
+        """Return the counts of a load; None for no drafts, or if the server was restarted in
+        between."""
+        if after is None:
+            return None
+        start = (
+            before
+            if before is not None and before.counted and after.counted
+            else cls(0.0, 0.0, 0.0)
+        )
+        drafts = after.drafts - start.drafts
+        if drafts <= 0:
+            return None
+        # Tokens per draft may be known only after the load, as the first steps set that gauge.
+        known = (
+            start.drafts * after.drafted / after.drafts
+            if math.isnan(start.drafted)
+            else start.drafted
+        )
+        return cls(drafts, after.drafted - known, after.accepted - start.accepted, after.counted)
+
+
+ReadDrafts = Callable[[], DraftUse | None]
+
+
+def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
+    """Return the metrics of some loads under the names of ``vllm bench serve``; none without
+    drafts.
+
+    The rate is drafted tokens that were kept, in percent; the length is tokens per step of a
+    sequence, with the one that comes without drafting.
+    """
+    drafted = [use for use in uses if use is not None]
+    if not drafted:
+        return {}
+    accepted, proposed = sum(use.accepted for use in drafted), sum(use.drafted for use in drafted)
+    rate = (
+        {} if math.isnan(proposed) else {"spec_decode_acceptance_rate": 100 * accepted / proposed}
+    )
+    return {
+        **rate,
+        "spec_decode_acceptance_length": 1 + accepted / sum(use.drafts for use in drafted),
+    }
+
+
+def accepted_by_events(logs: Sequence[RequestLog]) -> Metrics:
+    """Return the length from the events of the answers: one per step of a sequence, and a first one
+    of prefill."""
+    requests = sum(len(log) for log in logs)
+    tokens = sum(int(log.records.output_tokens.sum()) for log in logs)
+    steps = sum(int(log.chunks.sum()) for log in logs) - requests
+    return {"spec_decode_acceptance_length": (tokens - requests) / steps} if steps > 0 else {}
+
+
+def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
+    """Read a page: counters are summed over ranks and servers, gauges averaged; None without
+    drafts."""
+    if (counts := metrics.counters) is not None:
+        if not all(name in page for name in (counts.drafts, counts.drafted, counts.accepted)):
+            return None
+        return DraftUse(
+            sum(page[counts.drafts]), sum(page[counts.drafted]), sum(page[counts.accepted])
+        )
+    if (served := metrics.requests) is not None:
+        if served.drafts not in page:
+            return None
+        drafts, generated, requests = (
+            sum(page.get(name, ())) for name in (served.drafts, served.generated, served.requests)
+        )
+        verified = [tokens for tokens in page.get(served.verified, ()) if tokens > 1]
+        drafted = drafts * (fmean(verified) - 1) if verified else math.nan
+        return DraftUse(drafts, drafted, generated - requests - drafts)
+    assert metrics.gauges is not None
+    return _of_gauges(metrics.gauges, page)
+
+
+def _of_gauges(names: DraftGauges, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
+    lengths, rates = page.get(names.length, ()), page.get(names.rate or "", ())
+    # A rank that has not decoded yet tells 0; every step of a sequence gains at least one token.
+    rates = [rate for length, rate in zip(lengths, rates, strict=False) if length >= 1]
+    lengths = [length for length in lengths if length >= 1]
+    if not lengths:
+        return None
+    accepted, rate, drafted = fmean(lengths) - 1, fmean(rates) if rates else math.nan, 1.0
+    if rate and names.rate_of == "verified":
+        drafted = (1 + accepted) / rate - 1
+    elif rate:  # one that is 0 is 0 of any number of drafted tokens
+        drafted = accepted / rate
+    return DraftUse(1.0, drafted, accepted, counted=False)
+
+
+class DraftReader:
+    """Read a server's metrics of its drafts at each call; the arguments are those of
+    `CounterReader`."""
+
+    def __init__(
+        self, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None
+    ) -> None:
+        self._client = client
+        self._sources = [
+            (card, metrics)
+            for card in cards
+            for metrics in card.serving.draft_metrics
+            if version is None or in_range(version, metrics.versions)
+        ]
+
+    def __call__(self) -> DraftUse | None:
+        told: list[DraftUse] = []
+        for _, metrics, page in read_pages(self._client, self._sources):
+            if (use := of_page(metrics, page)) is not None:
+                if use.counted:
+                    return use
+                told.append(use)
+        if not told:
+            return None
+        # Versions of an engine mean different things by one gauge; where the version is not known,
+        # neither is the rate.
+        known = len({use.drafted for use in told}) == 1
+        return told[0] if known else replace(told[0], drafted=math.nan)

@@ -1,0 +1,134 @@
+"""Request file, ``<result>.requests.parquet``: one row per request, too many for a result in JSON.
+
+The only importer of pyarrow, which is loaded when a file is written and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autotune.base.arrays import Floats
+from autotune.base.files import write_atomically
+from autotune.load.client.messages import RequestLog
+
+SCHEMA = 1
+"""Version of the file; ``schema`` in its metadata."""
+
+_TEXTS = ("point", "outcome", "message")
+_COUNTS = ("seed", "request", "expected_tokens", "chunks", "retries")
+_UNSURE_COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
+_SECONDS = ("sent_s", "ttft_s", "e2el_s", "send_delay_s")
+COLUMNS = (
+    *(
+        "point",
+        "seed",
+        "request",
+        "sent_s",
+        "ttft_s",
+        "e2el_s",
+        "input_tokens",
+        "output_tokens",
+        "cached_tokens",
+    ),
+    *("expected_tokens", "chunks", "retries", "send_delay_s", "outcome", "message", "itl_ms"),
+)
+"""Columns in the order of the file; ``docs/files.md`` defines them."""
+
+
+class LoadLog(NamedTuple):
+    """Log of one load, and the load's identity."""
+
+    point: str
+    seed: int
+    log: RequestLog
+
+
+def requests_path(result: Path) -> Path:
+    """Return the path of a result's request file, next to it."""
+    return result.with_name(f"{result.name.removesuffix('.json')}.requests.parquet")
+
+
+def has_requests(path: Path) -> bool:
+    """Return whether a file was written by `write_requests`: it has our columns."""
+    import pyarrow.parquet as pq
+
+    try:
+        return tuple(pq.read_schema(path).names) == COLUMNS
+    except (OSError, ValueError):
+        return False
+
+
+def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, object]) -> None:
+    """Write the requests of some loads atomically. Raises `OSError`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {
+        **dict.fromkeys(_TEXTS, pa.string()),
+        **dict.fromkeys((*_COUNTS, *_UNSURE_COUNTS), pa.int64()),
+        **dict.fromkeys(_SECONDS, pa.float64()),
+        "itl_ms": pa.list_(pa.float32()),
+    }
+    about = {"schema": str(SCHEMA), **{key: str(value) for key, value in metadata.items()}}
+    schema = pa.schema([(name, kinds[name]) for name in COLUMNS], metadata=about)
+    tables = [pa.table(_arrays(load), schema=schema) for load in loads]
+    content = BytesIO()
+    whole = pa.concat_tables(tables) if tables else schema.empty_table()
+    pq.write_table(whole, content, compression="zstd", use_dictionary=list(_TEXTS))
+    write_atomically(path, content.getvalue())
+
+
+def _arrays(load: LoadLog) -> dict[str, Any]:
+    log, records = load.log, load.log.records
+    start_s = float(records.sent_s.min()) if len(log) else 0.0
+    return {
+        "point": [load.point] * len(log),
+        "seed": np.full(len(log), load.seed),
+        "request": np.arange(len(log)),
+        "sent_s": _nullable(records.sent_s - start_s),
+        "ttft_s": _nullable(records.first_token_s - records.sent_s),
+        "e2el_s": _nullable(records.finished_s - records.sent_s),
+        "input_tokens": _nullable(records.input_tokens, whole=True),
+        "output_tokens": _nullable(records.output_tokens, whole=True),
+        "cached_tokens": _nullable(log.cached_tokens, whole=True),
+        "expected_tokens": log.expected_tokens,
+        "chunks": log.chunks,
+        "retries": log.retries,
+        "send_delay_s": _nullable(log.send_delay_s),
+        "outcome": [outcome.name for outcome in log.outcomes],
+        # A server's words may hold half a surrogate pair, which no UTF-8 has.
+        "message": [
+            outcome.message.encode("utf-8", "replace").decode() for outcome in log.outcomes
+        ],
+        "itl_ms": _gaps(log),
+    }
+
+
+def _nullable(values: Floats, whole: bool = False) -> Any:
+    """Return numbers with null for missing ones."""
+    import pyarrow as pa
+
+    unknown = np.isnan(values)
+    return pa.array(
+        np.where(unknown, 0, values).astype(np.int64) if whole else values, mask=unknown
+    )
+
+
+def _gaps(log: RequestLog) -> Any:
+    """Return the gaps between chunks, one list per request; a log has those of all successful
+    requests joined."""
+    import pyarrow as pa
+
+    ok, gaps_ms = log.records.ok, log.records.itl_ms
+    counts = np.where(ok, np.maximum(log.chunks - 1, 0), 0)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    if offsets[-1] != len(gaps_ms):
+        raise ValueError(f"{len(gaps_ms)} gaps in a log whose chunks make {offsets[-1]}")
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(gaps_ms.astype(np.float32)), mask=pa.array(~ok)
+    )

@@ -1,0 +1,190 @@
+"""Requests of one load point: lengths, send times, prefixes; without HTTP, so that the simulator
+shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from autotune.base.arrays import Floats, Ints
+
+Content: TypeAlias = str | list[int] | list[dict[str, str]]
+"""A prompt of a file: text, token ids, or the messages of a chat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Order of dependent requests of a load: the turns of sessions, one session after the other.
+
+    Attributes:
+        after: whose answer each goes on from, shape (n,), the request before it; -1 = it begins a
+            session.
+        think_s: how long after that answer it is sent, shape (n,).
+        own_tokens: what each adds to the history, without the answer before it, shape (n,).
+        system: number of what stands before the first turn, shape (n,); -1 = nothing does.
+        systems: system prompt and tools by that number.
+    """
+
+    after: Ints
+    think_s: Floats
+    own_tokens: Ints
+    system: Ints
+    system_tokens: Ints
+    systems: Sequence[tuple[str, Sequence[object]]] = ()
+
+    @property
+    def session(self) -> Ints:
+        """Return the number of each request's session, from 0, shape (n,)."""
+        numbers: Ints = np.cumsum(self.after < 0) - 1
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The requests of one load point, in the order of sending; arrays have the shape (n,).
+
+    Attributes:
+        send_s: when an open-loop request is sent, seconds since the start; zeros otherwise.
+        group: which shared prefix it has; -1 = none.
+        concurrency: how many may be in flight; n where there is no limit.
+        ramp_s: seconds in which the streams of a closed loop begin, evenly; 0 = all at once.
+        contents: the prompts, n entries with None where only the length is given; empty = lengths
+            only.
+        blocks: what random prompts are made of, n entries: hash ids, each of a block of
+            `block_tokens`, the last one of what is left; equal ids are equal blocks. None: a prompt
+            shares nothing; empty = none of them does.
+        turns: of sessions, whose requests are sent when the answer before is there; None = each
+            stands alone. The contents are what the user says then, and `concurrency` how many
+            sessions are open together.
+    """
+
+    input_tokens: Ints
+    output_tokens: Ints
+    send_s: Floats
+    group: Ints
+    prefix_tokens: int
+    concurrency: int
+    contents: Sequence[Content | None] = ()
+    blocks: Sequence[tuple[int, ...] | None] = ()
+    block_tokens: int = 0
+    turns: Turns | None = None
+    ramp_s: float = 0.0
+
+    @property
+    def begins_s(self) -> Floats:
+        """Return each closed-loop stream's first request, seconds after the load's start, shape
+        (concurrency,)."""
+        return np.arange(self.concurrency, dtype=np.float64) * (
+            self.ramp_s / max(self.concurrency, 1)
+        )
+
+    def __len__(self) -> int:
+        return len(self.input_tokens)
+
+    def dealt(self, number: int, parts: int) -> Ints:
+        """Return the positions of every n-th request, ascending; of sessions all turns of every
+        n-th."""
+        own = np.arange(len(self)) if self.turns is None else self.turns.session
+        places: Ints = np.flatnonzero(own % parts == number)
+        return places
+
+    def part(self, number: int, parts: int) -> Requests:
+        """Return the requests at `dealt`, with an even share of the concurrency."""
+        places, turns = self.dealt(number, parts), self.turns
+        if turns is not None:
+            after = turns.after[places]
+            turns = replace(
+                turns,
+                after=np.where(after < 0, -1, np.searchsorted(places, after)),
+                think_s=turns.think_s[places],
+                own_tokens=turns.own_tokens[places],
+                system=turns.system[places],
+                system_tokens=turns.system_tokens[places],
+            )
+        return replace(
+            self,
+            input_tokens=self.input_tokens[places],
+            output_tokens=self.output_tokens[places],
+            send_s=self.send_s[places],
+            group=self.group[places],
+            concurrency=self.concurrency // parts + (number < self.concurrency % parts),
+            contents=[self.contents[place] for place in places] if self.contents else (),
+            blocks=[self.blocks[place] for place in places] if self.blocks else (),
+            turns=turns,
+        )
+
+
+class Segment(NamedTuple):
+    """A piece of a prompt: prompts with the same piece of `chain` are equal up to its end."""
+
+    chain: int
+    tokens: int
+
+
+def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
+    """Yield the pieces of each prompt of a trace or of sessions, in order; nothing for other
+    prompts.
+
+    A prompt without blocks shares nothing and has no segments. A turn has those of the turn before,
+    and its answer's.
+    """
+    if requests.turns is not None:
+        yield from _turn_segments(requests, requests.turns)
+        return
+    for hashes, tokens in zip(
+        requests.blocks, requests.input_tokens.tolist(), strict=bool(requests.blocks)
+    ):
+        chain, segments = 0, []
+        for position, one in enumerate(hashes or ()):
+            chain = hash((chain, one))
+            segments.append(
+                Segment(
+                    chain, min(requests.block_tokens, tokens - position * requests.block_tokens)
+                )
+            )
+        yield tuple(segments)
+
+
+def _turn_segments(requests: Requests, turns: Turns) -> Iterator[tuple[Segment, ...]]:
+    before: tuple[Segment, ...] = ()
+    for request, after in enumerate(turns.after.tolist()):
+        if after >= 0:
+            answer = hash((before[-1].chain, "answer"))
+            before = (*before, Segment(answer, int(requests.output_tokens[after])))
+        elif turns.system[request] >= 0:
+            before = (
+                Segment(
+                    hash((int(turns.system[request]), "system")), int(turns.system_tokens[request])
+                ),
+            )
+        else:
+            before = ()
+        before = (*before, Segment(hash((request, "user")), int(turns.own_tokens[request])))
+        yield before
+
+
+def shared_tokens(requests: Requests) -> int:
+    """Return the prompt tokens shared with the start of earlier prompts of a trace, or their
+    answers."""
+    if requests.turns is not None:
+        return _shared_by_turns(requests, requests.turns)
+    longest: dict[int, int] = {}
+    shared = 0
+    for segment in (segment for segments in prompt_segments(requests) for segment in segments):
+        shared += min(segment.tokens, longest.get(segment.chain, 0))
+        longest[segment.chain] = max(segment.tokens, longest.get(segment.chain, 0))
+    return shared
+
+
+def _shared_by_turns(requests: Requests, turns: Turns) -> int:
+    """Return the shared tokens of turns: previous prompt and answer; of sessions: the common
+    preamble."""
+    later = turns.after >= 0
+    history = (requests.input_tokens + requests.output_tokens)[turns.after[later]]
+    begins = turns.system[~later]
+    _, firsts = np.unique(begins, return_index=True)
+    tokens = turns.system_tokens[~later]
+    return int(history.sum() + tokens.sum() - tokens[firsts].sum())

@@ -1,0 +1,472 @@
+"""Workloads: the requests sent to a server, by familiar names.
+
+A workload is a list of load points, measured one after the other on one server. The named ones are
+documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``,
+``jsonl:FILE``, ``trace:FILE`` and ``sessions:FILE`` are made on the spot.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from autotune.base.errors import BadInput, UnknownName
+from autotune.engines.library import Library, load
+from autotune.load.requests import Requests
+from autotune.load.tokenizers import Approximate, Tokenizer
+
+from .arrivals import Arrival, Part, arrival_of, send_times
+from .lengths import (
+    FileLengths,
+    FixedLengths,
+    Lengths,
+    LibraryTextLengths,
+    Limited,
+    SessionLengths,
+    ShareGPTLengths,
+    TraceLengths,
+)
+from .prompt_files import BLOCK_TOKENS, Half, check_sharegpt
+
+_FORMS = {
+    "random": (
+        re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?"),
+        "random:IN:OUT or random:IN:OUT:N with whole numbers > 0",
+    ),
+    "sharegpt": (
+        re.compile(r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?"),
+        "sharegpt:FILE or sharegpt:FILE:N with a whole number > 0",
+    ),
+    "jsonl": (re.compile("jsonl:(.+)"), "jsonl:FILE"),
+    "trace": (
+        re.compile(r"trace:(.+?)(?::x(\d+(?:\.\d+)?(?:e[+-]?\d+)?))?"),
+        "trace:FILE, or trace:FILE:xN to replay it N times as fast",
+    ),
+    "sessions": (re.compile("sessions:(.+)"), "sessions:FILE"),
+}
+"""Generated workloads: the syntax of each, as a pattern and for people."""
+
+_CONCURRENCY_LABEL = re.compile(r"(^|-)c\d+$")
+_DEFAULT_PROMPTS = 1000
+_HINT = (
+    "Or random:IN:OUT[:N], sharegpt:FILE[:N], jsonl:FILE, trace:FILE, or sessions:FILE; "
+    "others are described in search_spaces/workloads/<name>.yaml."
+)
+
+_SWEPT = (
+    ("lengths", "input_tokens"),
+    ("lengths", "output_tokens"),
+    ("prompts",),
+    ("arrival", "concurrency"),
+)
+"""Fields of a load point that may have a list instead of a number; the last changes first."""
+
+_TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
+"""Kinds of `lengths` whose prompts are text; the others send random token ids."""
+
+_OWN_PROMPTS = (
+    FileLengths,
+    SessionLengths,
+    TraceLengths,
+)  # Kinds of `lengths` with whole prompts from a user's file
+
+LEAST_OF_HALF = 200
+"""Least prompts of half a file: fewer do not fill a batch, and their 99th percentile is the slowest
+two."""
+
+_LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
+"""Prefix of each swept number in a label, in its order."""
+
+
+class Prefix(Part):
+    """Shared prefix of prompts: the first `tokens` are the same within each of `groups` groups."""
+
+    tokens: int = Field(gt=0)
+    groups: int = Field(gt=0)
+
+
+class LoadPoint(Part):
+    """One load: this number of prompts of these lengths, with these arrivals."""
+
+    label: str = ""
+    prompts: int = Field(gt=0)
+    arrival: Arrival = Arrival()
+    lengths: Lengths
+
+
+class Workload(Part):
+    """Content of ``search_spaces/workloads/<name>.yaml``."""
+
+    name: str
+    description: str
+    origin: str = Field(
+        description="who uses it, and which of its figures are choices of this project"
+    )
+    points: list[LoadPoint] = Field(min_length=1)
+    prefix: Prefix | None = None
+    streaming: bool = True
+
+    @field_validator("points", mode="before")
+    @classmethod
+    def _expand(cls, points: object) -> object:
+        """Expand a list in place of a number into one load point for each."""
+        if not isinstance(points, list) or not any(map(_swept, points)):
+            return points
+        return [
+            one for number, point in enumerate(points, start=1) for one in _expanded(point, number)
+        ]
+
+    @model_validator(mode="after")
+    def _check(self) -> Workload:
+        for point in self.points:
+            if problem := _misfit(point.lengths, point.arrival):
+                raise ValueError(problem)
+        if self.prefix is not None:
+            shortest = min(
+                p.lengths.input_tokens if isinstance(p.lengths, FixedLengths) else 0
+                for p in self.points
+            )
+            if shortest < self.prefix.tokens:
+                raise ValueError(
+                    "prefix.tokens must not exceed the input tokens of a load point of fixed lengths"
+                )
+        return self
+
+    @property
+    def longest_request(self) -> int:
+        """Input + output tokens of the longest possible request."""
+        return max(point.lengths.longest for point in self.points)
+
+    @property
+    def concurrency(self) -> float:
+        """Most requests in flight; infinite for an open loop."""
+        return max(self._in_flight(point) for point in self.points)
+
+    @property
+    def tokens_in_flight(self) -> float:
+        """Tokens of the requests in flight, prompts and answers, on average; of the load point with
+        most."""
+        drawn = [self.draw(position, 0) for position in range(len(self.points))]
+        means = [float((one.input_tokens + one.output_tokens).mean()) for one in drawn]
+        return max(
+            self._in_flight(point) * mean for point, mean in zip(self.points, means, strict=True)
+        )
+
+    @staticmethod
+    def _in_flight(point: LoadPoint) -> float:
+        return (
+            math.inf
+            if point.arrival.open_loop
+            else min(point.arrival.concurrency or point.prompts, point.prompts)
+        )
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """True if prompts may have a common start: by a prefix of the workload, or by the text of a
+        user's file."""
+        return self.prefix is not None or any(
+            isinstance(point.lengths, _OWN_PROMPTS) for point in self.points
+        )
+
+    @property
+    def has_text(self) -> bool:
+        """True if its prompts are a file's text, whose tokens must be counted."""
+        return any(isinstance(point.lengths, _TEXTS) for point in self.points)
+
+    def with_concurrency(self, concurrency: int) -> Workload:
+        """Return the same prompts with this number in flight; raises `BadInput` for less than 1."""
+        return self.with_arrival(arrival_of(concurrency=concurrency))
+
+    def with_arrival(self, arrival: Arrival) -> Workload:
+        """Return the same prompts with these arrivals; load points that differ only in arrival
+        become one."""
+        points = [point.model_copy(update={"arrival": arrival}) for point in self._distinct()]
+        if problem := next(filter(None, (_misfit(point.lengths, arrival) for point in points)), ""):
+            raise BadInput(problem)
+        return self.model_copy(update={"points": points})
+
+    def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
+        """Return a curve: for each a load point c4, c8, … with its own prompts; raises `BadInput`
+        for none."""
+        if not concurrencies:
+            raise BadInput("a curve needs at least one concurrency, e.g. 4,8,16")
+        points = []
+        for point, concurrency in product(self._distinct(), dict.fromkeys(concurrencies)):
+            label = "-".join(filter(None, (point.label, f"{_LABELS['concurrency']}{concurrency}")))
+            update = {"label": label, "arrival": arrival_of(concurrency=concurrency)}
+            points.append(point.model_copy(update=update))
+        return self.model_copy(update={"points": points})
+
+    def _distinct(self) -> list[LoadPoint]:
+        """Return the load points that differ in more than arrival, with labels that omit it."""
+        first: dict[tuple[str, int, str], LoadPoint] = {}
+        for point in self.points:
+            label = _CONCURRENCY_LABEL.sub("", point.label)
+            key = (label, point.prompts, point.lengths.model_dump_json())
+            first.setdefault(key, point.model_copy(update={"label": label}))
+        return list(first.values())
+
+    def with_prompts(self, count: int) -> Workload:
+        """Return the load with this number of prompts; raises `BadInput` for several loads, or a
+        file's own one."""
+        name = f"{self.name}:{count}"
+        if (
+            len(self.points) > 1
+            or isinstance(self.points[0].lengths, TraceLengths | SessionLengths)
+            or not count
+        ):
+            raise BadInput(
+                f"--workload {name}: a number of prompts (above 0) needs a workload of one load"
+            )
+        point = self.points[0].model_copy(update={"prompts": count})
+        description = f"{count} prompts of {self.name}, {point.arrival.describe()}"
+        return self.model_copy(update={"name": name, "description": description, "points": [point]})
+
+    @property
+    def limited(self) -> bool:
+        """True if the number of its prompts is limited, so that another seed may repeat them."""
+        return any(isinstance(point.lengths, Limited) for point in self.points)
+
+    def half(self, number: Half) -> Workload | None:
+        """Return the load with the first or second half of its files' requests; None if that is too
+        little."""
+        points = []
+        for point in self.points:
+            if isinstance(point.lengths, Limited):
+                lengths = point.lengths.model_copy(update={"half": number})
+                prompts = point.prompts
+                if isinstance(lengths, FileLengths | TraceLengths):
+                    rows = (
+                        lengths.rows if isinstance(lengths, FileLengths) else lengths.trace.blocks
+                    )
+                    prompts = min(prompts, len(rows))
+                elif isinstance(lengths, SessionLengths):
+                    prompts = lengths.turns
+                if prompts < min(LEAST_OF_HALF, point.prompts):
+                    return None
+                point = point.model_copy(update={"lengths": lengths, "prompts": prompts})
+            points.append(point)
+        halved = self.model_copy(update={"points": points})
+        try:
+            for position in range(len(points)):
+                halved.draw(position, 0)
+        except BadInput:  # A file of texts tells how many pass its filter when they are drawn.
+            return None
+        return halved
+
+    def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
+        """Describe the source of the lengths of prompts and answers, for a report; `tokenizer` as
+        in `draw`."""
+        return "; ".join(
+            dict.fromkeys(point.lengths.source(tokenizer or Approximate()) for point in self.points)
+        )
+
+    def draw(self, position: int, seed: int, tokenizer: Tokenizer | None = None) -> Requests:
+        """Return the requests of one load point: the same for one seed, new prompts for another
+        seed or point.
+
+        Args:
+            tokenizer: counts the tokens of a file's text; None = approximated.
+
+        Raises `BadInput`: a file that cannot be read, is malformed, or holds too few prompts.
+        """
+        point = self.points[position]
+        generator = np.random.default_rng([seed, position])
+        drawn = point.lengths.draw(point.prompts, generator, tokenizer or Approximate())
+        group = np.full(point.prompts, -1)
+        if self.prefix is not None:
+            group = generator.permutation(np.arange(point.prompts) % self.prefix.groups)
+        # Of sessions, the concurrency is the number of those that are open together.
+        streams = point.prompts if drawn.turns is None else int((drawn.turns.after < 0).sum())
+        concurrency = point.arrival.concurrency or streams
+        if point.arrival.kind == "trace" and drawn.send_s is not None:
+            send_s = drawn.send_s / point.arrival.speedup
+        else:
+            send_s = send_times(point.arrival, point.prompts, self.name, position, seed)
+        return Requests(
+            input_tokens=drawn.input_tokens,
+            output_tokens=drawn.output_tokens,
+            send_s=send_s,
+            group=group,
+            prefix_tokens=self.prefix.tokens if self.prefix else 0,
+            concurrency=concurrency if drawn.turns is None else min(concurrency, streams),
+            turns=drawn.turns,
+            contents=drawn.contents,
+            blocks=drawn.blocks,
+            block_tokens=BLOCK_TOKENS,
+            ramp_s=point.arrival.ramp_s,
+        )
+
+    def check_fits(self, context: int) -> None:
+        """Raise `BadInput` for a request beyond a model's context; with its line in a file."""
+        for point in self.points:
+            if isinstance(point.lengths, TraceLengths | SessionLengths):
+                point.lengths.check_fits(context)
+        if self.longest_request > context:
+            longest = f"its longest request has {self.longest_request:,} tokens"
+            raise BadInput(
+                f"--workload {self.name}: {longest}, but the model takes at most {context:,}"
+            )
+
+
+def _misfit(lengths: Lengths, arrival: Arrival) -> str:
+    """Return why these requests cannot be sent in this way; empty if they can."""
+    if arrival.kind == "trace" and not isinstance(lengths, TraceLengths):
+        return "an arrival of kind trace needs the times of lengths of kind trace"
+    if arrival.open_loop and isinstance(lengths, SessionLengths):
+        return "a session's turns wait for its answers, so it has no rate: give --concurrency, the number of sessions"
+    return ""
+
+
+def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
+    """Return the lists in place of numbers, by position."""
+    given = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
+    return {path: values for path, values in given.items() if isinstance(values, list)}
+
+
+def _expanded(point: Any, number: int) -> list[LoadPoint]:
+    """Return the load points of a written one with lists; checked here, where their place in the
+    file is known."""
+    swept, points = _swept(point), []
+    for values in product(*swept.values()):
+        one, numbers = deepcopy(point), {}
+        for path, value in zip(swept, values, strict=True):
+            _at(one, path[:-1])[path[-1]] = numbers[path[-1]] = value
+        try:
+            checked = LoadPoint.model_validate(one)
+        except ValidationError as error:
+            # A misspelt key is also a missing one: name what stands there.
+            first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(
+                f"load point {number}: {where}: {first['msg'].removeprefix('Value error, ')}"
+            ) from error
+        labels = [f"{short}{numbers[name]}" for name, short in _LABELS.items() if name in numbers]
+        points.append(
+            checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *labels)))})
+        )
+    if not points:
+        raise ValueError(f"load point {number}: an empty list in place of a number gives no load")
+    return points
+
+
+def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
+    """Return the mapping at a path of a document; empty for none."""
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document if isinstance(document, dict) else {}
+
+
+def load_workload(text: str, library: Library | None = None) -> Workload:
+    """Return a workload by name or form (``short:500``, ``random:IN:OUT``); raises `UnknownName`,
+    `BadInput`."""
+    form, colon, rest = text.partition(":")
+    if colon and form in _FORMS and not rest.isdecimal():
+        return _in_form(text)
+    by_name = _named(library or Library())
+    if rest.isdecimal() and form in by_name:
+        return by_name[form].with_prompts(int(rest))
+    if text not in by_name:
+        raise UnknownName("workload", text, by_name, _HINT)
+    return by_name[text]
+
+
+def workload_names(library: Library | None = None) -> list[str]:
+    """Return the names that `load_workload` knows."""
+    return sorted(_named(library or Library()))
+
+
+def _named(library: Library) -> dict[str, Workload]:
+    return {workload.name: workload for workload in map(_read, library.paths("workloads"))}
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path) -> Workload:
+    return load(path, Workload)
+
+
+def _in_form(text: str) -> Workload:
+    """Make a workload of a form such as ``random:IN:OUT``; raises `BadInput` for a malformed
+    one."""
+    kind = text.partition(":")[0]
+    pattern, usage = _FORMS[kind]
+    match = pattern.fullmatch(text)
+    speedup = float(match[2] or 1) if match and kind == "trace" else 1.0
+    if match is None or not 0 < speedup < math.inf:
+        raise BadInput(f"malformed workload {text!r}: write {usage}")
+    file, arrival, origin = match[1], Arrival(), f"the file {match[1]}"
+    lengths: Lengths
+    if kind == "random":
+        read, written, prompts = (
+            int(part) if part else _DEFAULT_PROMPTS for part in match.groups()
+        )
+        lengths, origin = (
+            FixedLengths(input_tokens=read, output_tokens=written),
+            "asked for by this form",
+        )
+        what = f"{prompts} prompts of {read} random tokens with answers of {written} tokens, all at once"
+    elif kind == "sharegpt":
+        check_sharegpt(Path(file))
+        lengths, prompts = (
+            ShareGPTLengths(kind="sharegpt", file=file),
+            int(match[2] or _DEFAULT_PROMPTS),
+        )
+        passing = f"{prompts} prompts of {file} that pass vLLM's filter"
+        what = f"{passing}, answers of the lengths in the file, all at once"
+    elif kind == "jsonl":
+        lengths = FileLengths(kind="jsonl", file=file)
+        prompts = len(lengths.rows)
+        what = f"the {prompts} requests of {file}, all at once"
+    elif kind == "trace":
+        lengths, arrival = (
+            TraceLengths(kind="trace", file=file),
+            Arrival(kind="trace", speedup=speedup),
+        )
+        prompts, origin = len(lengths.trace.lines), f"the trace {file}"
+        what = f"the {prompts} requests of {file}, {arrival.describe()}"
+    else:
+        lengths = SessionLengths(kind="sessions", file=file)
+        prompts = lengths.turns
+        what = f"the {prompts} turns of the {len(lengths.sessions)} sessions of {file}, with their think times"
+    point = LoadPoint(prompts=prompts, arrival=arrival, lengths=lengths)
+    return Workload(name=text, description=what, origin=origin, points=[point])
+
+
+def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
+    """Return the workloads' names, with traces replayed this number of times faster; None:
+    unchanged.
+
+    Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its
+    speed already.
+    """
+    traces = [name for name in names if name.startswith("trace:")]
+    if speedup is None:
+        return tuple(names)
+    if not 0 < speedup < math.inf:
+        raise BadInput(
+            f"--speedup {speedup:g}: write a number above 0, such as 10 for ten times as fast"
+        )
+    if not traces:
+        raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
+    for name in traces:
+        match = _FORMS["trace"][0].fullmatch(name)
+        if match is not None and match[2]:
+            raise BadInput(f"--speedup {speedup:g}: {name} already has a replay speed")
+    return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)
+
+
+def how_fixed(workload: Workload) -> str:
+    """Describe how a workload fixes its load; empty if it does not."""
+    if len(workload.points) > 1:
+        return f"already has {len(workload.points)} loads"
+    arrival = workload.points[0].arrival
+    return "" if arrival.kind == "all_at_once" else f"is sent {arrival.describe()}"

@@ -1,0 +1,433 @@
+"""Lengths of prompts and answers: fixed, a table of quantiles, those of a file with its text, or of
+a trace."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from autotune.base.arrays import Floats, Ints
+from autotune.base.errors import BadInput, MalformedFile
+from autotune.load.requests import Content, Turns
+from autotune.load.tokenizers import Approximate, Tokenizer
+
+from .arrivals import Part
+from .prompt_files import (
+    MOST_TOTAL_TOKENS,
+    FileRequest,
+    Half,
+    Session,
+    Trace,
+    conversations,
+    half_of,
+    read_requests,
+    read_sessions,
+    read_trace,
+    sample,
+)
+
+TextKind = Literal["prose", "code"]
+
+_CHARACTERS_PER_TOKEN = {"prose": 4.0, "code": 3.2}
+"""Approximate characters per token of common tokenizers: the text taken for a requested token."""
+
+_DOCUMENTATION = re.compile(r'"""(.*?)"""', re.DOTALL)
+_LEAST_DOCUMENTATION = 400  # Least characters of a documentation string that counts as prose
+
+
+def passages(
+    kind: TextKind,
+    tokens: int,
+    count: int,
+    generator: np.random.Generator,
+    half: Half | None = None,
+) -> list[str]:
+    """Choose passages of about this number of tokens from lines' starts; raises `BadInput` for too
+    little text."""
+    size = int(tokens * _CHARACTERS_PER_TOKEN[kind])
+    texts = documents(kind)
+    ends = enumerate(len(text) - size for text in texts)
+    places = half_of(
+        [(number, start) for number, end in ends for start in range(0, end, size)], half
+    )
+    if len(places) < count:
+        raise BadInput(
+            f"{count} prompts of {tokens} tokens are requested, but Python's {kind} has {len(places)}"
+        )
+    chosen = []
+    for number, start in (places[place] for place in generator.permutation(len(places))[:count]):
+        line = texts[number].find("\n", start, start + size // 2) + 1 if start else 0
+        chosen.append(texts[number][max(line, start) : start + size].strip("\n"))
+    return chosen
+
+
+@lru_cache(maxsize=2)
+def documents(kind: TextKind) -> tuple[str, ...]:
+    """Return the texts of the passages, in a fixed order: this Python's documentation or its code.
+
+    Speculative decoding lives on text that can be guessed, which random tokens are not. These are
+    under the PSF licence, which lets them be redistributed; one Python version always gives the
+    same text.
+
+    Raises `BadInput`: this Python was installed without them.
+    """
+    found = tuple(_prose() if kind == "prose" else _sources())
+    if not found:
+        raise BadInput(
+            f"this Python was installed without the {kind} of its standard library; use another workload"
+        )
+    return found
+
+
+def _prose() -> Iterator[str]:
+    with suppress(ImportError):
+        from pydoc_data.topics import topics
+
+        yield from (topics[name] for name in sorted(topics))
+    for source in _sources():
+        strings = (text.strip() for text in _DOCUMENTATION.findall(source))
+        yield "\n\n".join(text for text in strings if len(text) >= _LEAST_DOCUMENTATION)
+
+
+def _sources() -> Iterator[str]:
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        yield path.read_text(encoding="utf-8")
+
+
+class Drawn(NamedTuple):
+    """Sample of one load point; arrays of shape (prompts,).
+
+    Attributes:
+        contents: what the prompts say, None where it is random; empty = all random.
+        send_s: when a trace sends them, seconds after the first, shape (prompts,); None where
+            nothing says so.
+    """
+
+    input_tokens: Ints
+    output_tokens: Ints
+    contents: Sequence[Content | None] = ()
+    send_s: Floats | None = None
+    blocks: Sequence[tuple[int, ...] | None] = ()
+    turns: Turns | None = None
+
+
+class Limited(Part):
+    """Requests from an external source with a limited number; a study may send one half of them."""
+
+    half: Half | None = None
+
+
+class FixedLengths(Part):
+    """Random tokens: all prompts and all answers have the same length."""
+
+    kind: Literal["fixed"] = "fixed"
+    input_tokens: int = Field(gt=0)
+    output_tokens: int = Field(gt=0)
+
+    @property
+    def longest(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
+        return Drawn(np.full(prompts, self.input_tokens), np.full(prompts, self.output_tokens))
+
+    def source(self, _tokenizer: Tokenizer) -> str:
+        return "random tokens of fixed length"
+
+
+class TableLengths(Part):
+    """A distribution as a table of quantiles, linear in between.
+
+    Each draw takes one value from every of n equal slices of the distribution, in random order: a
+    seed gives new prompts, but the sums hardly move, so that two seeds differ less than two
+    configurations.
+    """
+
+    kind: Literal["quantiles"]
+    stand_in_for: str | None = Field(
+        default=None, description="the dataset whose lengths these are"
+    )
+    input_quantiles: dict[float, float] = Field(description="quantile in 0..1 to tokens")
+    output_quantiles: dict[float, float]
+    total_limit: int = Field(gt=1, description="input + output; the output is cut to fit")
+
+    @model_validator(mode="after")
+    def _check(self) -> TableLengths:
+        for name, table in (("input", self.input_quantiles), ("output", self.output_quantiles)):
+            points, lengths = list(table), list(table.values())
+            if (
+                points[:1] != [0.0]
+                or points[-1:] != [1.0]
+                or points != sorted(points)
+                or lengths != sorted(lengths)
+            ):
+                raise ValueError(
+                    f"{name}_quantiles must run from 0 to 1 with lengths that do not fall"
+                )
+        return self
+
+    @property
+    def longest(self) -> int:
+        return min(self.total_limit, int(self.input_quantiles[1.0] + self.output_quantiles[1.0]))
+
+    def draw(self, prompts: int, generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
+        read = _stratified(self.input_quantiles, prompts, generator)
+        written = _stratified(self.output_quantiles, prompts, generator)
+        return Drawn(read, np.minimum(written, self.total_limit - read))
+
+    def source(self, _tokenizer: Tokenizer) -> str:
+        if self.stand_in_for is None:
+            return "random tokens with the lengths of a table of quantiles"
+        return f"stand-in with {self.stand_in_for}'s length statistics (no dataset file given)"
+
+
+class ShareGPTLengths(Limited):
+    """Conversations of a ShareGPT file, see `sample`."""
+
+    kind: Literal["sharegpt"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return MOST_TOTAL_TOKENS
+
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Draw other conversations for each state of the generator; raises `BadInput` if the file
+        holds too few."""
+        return _drawn(sample(Path(self.file), prompts, generator, tokenizer, self.half), tokenizer)
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Describe the source of the lengths, for a report; with the number of rows that are no
+        conversations."""
+        held = conversations(Path(self.file))
+        skipped = (
+            f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
+        )
+        return f"{self.file}{skipped}, {_counted(tokenizer)}"
+
+
+class FileLengths(Limited):
+    """A user's file, see `read_requests`: its requests from the top, in order, for every seed."""
+
+    kind: Literal["jsonl"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return max(row.input_tokens(Approximate()) + row.output_tokens for row in self.rows)
+
+    @property
+    def rows(self) -> tuple[FileRequest, ...]:
+        return tuple(half_of(read_requests(Path(self.file)), self.half))
+
+    def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Draw the requests; raises `BadInput` if the file holds too few: repeats would come from
+        the prefix cache."""
+        rows = self.rows[:prompts]
+        if len(rows) < prompts:
+            raise BadInput(
+                f"{self.file} holds {len(rows)} requests, but {prompts} prompts are requested"
+            )
+        return _drawn(rows, tokenizer)
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        counted = any(row.stated_tokens is None for row in self.rows)
+        return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
+
+
+class LibraryTextLengths(Limited):
+    """Real prose or code that every Python includes, see `passages`: of about this number of
+    tokens."""
+
+    kind: Literal["library_text"]
+    text: Literal["prose", "code"]
+    input_tokens: int = Field(gt=0)
+    output_tokens: int = Field(gt=0)
+
+    @property
+    def longest(self) -> int:
+        """Return the longest length, with a margin for tokenizers that use more tokens."""
+        return self.input_tokens * 3 // 2 + self.output_tokens
+
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Draw other passages for each state of the generator; raises `BadInput` if there are too
+        few."""
+        texts = passages(self.text, self.input_tokens, prompts, generator, self.half)
+        read = np.array([max(tokenizer.count(text), 1) for text in texts])
+        return Drawn(read, np.full(prompts, self.output_tokens), texts)
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        of = "documentation" if self.text == "prose" else "standard library"
+        return (
+            f"{self.text} of the {of} of Python {platform.python_version()}, {_counted(tokenizer)}"
+        )
+
+
+class TraceLengths(Limited):
+    """The requests of a trace, see `read_trace`: from the top, in order, for every seed. Halves are
+    of time."""
+
+    kind: Literal["trace"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return int(self._totals.max())
+
+    @property
+    def trace(self) -> Trace:
+        return read_trace(Path(self.file)).part(self.half)
+
+    @property
+    def _totals(self) -> Ints:
+        totals: Ints = self.trace.input_tokens + self.trace.output_tokens
+        return totals
+
+    def check_fits(self, context: int) -> None:
+        """Raise `BadInput` for a request that is longer than a context, with its line."""
+        beyond = np.flatnonzero(self._totals > context)
+        if len(beyond):
+            first = int(beyond[0])
+            raise MalformedFile(
+                self.file,
+                beyond_context(int(self._totals[first]), context),
+                self.trace.lines[first],
+            )
+
+    def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
+        """Draw the requests; raises `BadInput` if the trace holds too few."""
+        trace = self.trace
+        if len(trace.lines) < prompts:
+            raise BadInput(
+                f"{self.file} holds {len(trace.lines)} requests, but {prompts} prompts are requested"
+            )
+        some = slice(0, prompts)
+        blocks = trace.blocks[some] if any(trace.blocks) else ()
+        return Drawn(
+            trace.input_tokens[some], trace.output_tokens[some], (), trace.send_s[some], blocks
+        )
+
+    def source(self, _tokenizer: Tokenizer) -> str:
+        shared = (
+            "and shared prefixes"
+            if any(self.trace.blocks)
+            else "without shared prefixes (not recorded)"
+        )
+        return f"lengths of the trace {self.file} {shared}, made of random tokens"
+
+
+class SessionLengths(Limited):
+    """The conversations of a file, see `read_sessions`: all of them, in order, for every seed."""
+
+    kind: Literal["sessions"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return max(session.longest(Approximate()) for session in self.sessions)
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        return tuple(half_of(read_sessions(Path(self.file)), self.half))
+
+    @property
+    def turns(self) -> int:
+        """Number of turns of all sessions, which are all sent."""
+        return sum(len(session.turns) for session in self.sessions)
+
+    def check_fits(self, context: int) -> None:
+        """Raise `BadInput` for a session whose history grows longer than a context, with its
+        line."""
+        for session in self.sessions:
+            tokens = session.longest(Approximate())
+            if tokens > context:
+                raise MalformedFile(self.file, beyond_context(tokens, context), session.line)
+
+    def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Draw the turns; raises `BadInput` for another number than the file's: a session is sent
+        to its end."""
+        if prompts != self.turns:
+            raise BadInput(
+                f"{self.file} holds {self.turns} turns and sends all; prompts: {prompts} differs"
+            )
+        return drawn_turns(self.sessions, tokenizer)
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        texts = any(turn.content is not None for session in self.sessions for turn in session.turns)
+        counted = f", {_counted(tokenizer)}" if texts else ", which gives the lengths"
+        return f"{self.file}{counted}, with the received answers as history"
+
+
+def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
+    """Return the turns of some sessions, one session after the other; a prompt is the history and
+    the turn."""
+    numbers: dict[tuple[str, str], int] = {}
+    preambles: list[int] = []
+    systems: list[tuple[str, Sequence[object]]] = []
+    rows: list[tuple[int, int, float, int, int, int]] = []
+    for session in sessions:
+        system = -1
+        if session.preamble:
+            key = (session.system, repr(session.tools))
+            system = numbers.setdefault(key, len(numbers))
+        if system == len(systems):
+            systems.append((session.system, session.tools))
+            preambles.append(max(tokenizer.count(session.preamble), 1))
+        begin = preambles[system] if system >= 0 else 0
+        history = begin
+        for place, turn in enumerate(session.turns):
+            own = turn.input_tokens(tokenizer)
+            after = len(rows) - 1 if place else -1
+            rows.append((history + own, after, turn.think_s, own, system, begin))
+            history += own + turn.output_tokens
+    said = [turn for session in sessions for turn in session.turns]
+    reads, afters, thinks, owns, numbered, begins = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
+    turns = Turns(afters, thinks, owns, numbered, begins, systems)
+    return Drawn(
+        reads,
+        np.array([turn.output_tokens for turn in said]),
+        [turn.content for turn in said],
+        turns=turns,
+    )
+
+
+def beyond_context(tokens: int, context: int) -> str:
+    """Describe a request longer than the model's context."""
+    return f"{tokens} tokens of prompt and answer exceed the model's context of {context}; remove the line"
+
+
+Lengths = Annotated[
+    FixedLengths
+    | TableLengths
+    | ShareGPTLengths
+    | FileLengths
+    | LibraryTextLengths
+    | TraceLengths
+    | SessionLengths,
+    Field(discriminator="kind"),
+]
+
+
+def _drawn(rows: Sequence[FileRequest], tokenizer: Tokenizer) -> Drawn:
+    read = np.array([row.input_tokens(tokenizer) for row in rows])
+    return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
+
+
+def _counted(tokenizer: Tokenizer) -> str:
+    return f"tokens {'counted by ' if tokenizer.exact else ''}{tokenizer.describe()}"
+
+
+def _stratified(table: Mapping[float, float], count: int, generator: np.random.Generator) -> Ints:
+    slices = (generator.permutation(count) + generator.random(count)) / count
+    return np.rint(np.interp(slices, list(table), list(table.values()))).astype(np.int64)

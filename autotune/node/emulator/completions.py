@@ -1,0 +1,565 @@
+"""Answer the requests: routes, metrics, and completions; their prompts go to the engine, their
+tokens come back.
+
+Every token's text has the same length, so an ordinary event of a stream is a fixed frame around a
+word: nothing is serialised per token. Only greedy answers that may end by themselves are those of a
+model (`GreedyAnswer`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from time import perf_counter, time
+from typing import Any
+from uuid import uuid4
+
+from autotune.base.errors import BadInput, UnknownName
+from autotune.engines.entry import in_range
+from autotune.engines.expression import evaluate
+
+from .engine import LiveEngine
+from .http import (
+    CompletionRequest,
+    HttpExchange,
+    Limits,
+    RequestRefused,
+    is_predictable,
+    read_request,
+    text_tokens,
+)
+from .launch import (
+    CachedTokensReport,
+    EmulatedLaunch,
+    HttpDialect,
+    ResetAnswer,
+    filled,
+    filled_tree,
+    of_version,
+)
+
+WORDS = (
+    " the",
+    " and",
+    " one",
+    " all",
+    " day",
+    " sun",
+    " sea",
+    " own",
+    " far",
+    " new",
+    " way",
+    " old",
+    " sky",
+    " air",
+)
+"""The texts of the tokens that are generated; all of one length."""
+
+_MARGIN = 3.0
+"""Mean of the difference of log-probabilities of the two likeliest tokens, nats, exponentially
+distributed."""
+_THIRD = 1.5  # Nats from the second to the third
+_ALONE = 0.25  # Noise of a request with nothing beside it, of that under load
+_KEYS = ("wrong", "after", "under-load", "noise", "seed", "no-logprobs", "when")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings:
+    """Settings of greedy answers: a share of `wrong` tokens, `after` a context length and `when` a
+    condition holds.
+
+    `noise` is the standard deviation of log-probabilities under load, nats; without a seed each
+    launch has another one.
+    """
+
+    wrong: float = 0.0
+    after: int = 0
+    under_load: bool = False
+    when: str = ""
+    noise: float = 0.03
+    seed: int | None = None
+    logprobs: bool = True
+
+    @classmethod
+    def read(cls, option: str | None) -> AnswerSettings:
+        """Read ``KEY[:VALUE],…,when:EXPRESSION`` of the option, else of the environment; raises
+        `BadInput`."""
+        text = option if option is not None else os.environ.get("AUTOTUNE_EMULATE_ANSWERS", "")
+        parts, marked, when = text.partition("when:")
+        given = dict[str, Any](when=when.strip()) if marked else {}
+        for part in filter(None, (piece.strip() for piece in parts.split(","))):
+            name, _, value = part.partition(":")
+            if name not in _KEYS:
+                raise UnknownName("setting of answers", name, _KEYS)
+            try:
+                if name in ("under-load", "no-logprobs"):
+                    if value:
+                        raise ValueError(value)
+                    given |= {"under_load": True} if name == "under-load" else {"logprobs": False}
+                    continue
+                number = float(value) if name in ("wrong", "noise") else int(value)
+                if number < 0 or (name == "wrong" and number > 1):
+                    raise ValueError(value)
+                given[name] = number
+            except ValueError:
+                raise BadInput(
+                    f"--answers {part}: {value!r} is no value; e.g. wrong:0.02,after:8192"
+                ) from None
+        return cls(**given)
+
+    def of_launch(self, scope: Mapping[str, Any]) -> AnswerSettings:
+        """Return the settings of one launch: without damage if its condition does not hold, and
+        with a seed."""
+        wrong = self.wrong if not self.when or evaluate(self.when, scope) else 0.0
+        seed = int.from_bytes(os.urandom(6), "big") if self.seed is None else self.seed
+        return replace(self, wrong=wrong, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyToken:
+    """A generated token: its word, and the likeliest words with their log-probabilities, its own
+    first."""
+
+    word: str
+    logprobs: Mapping[str, float]
+
+
+class GreedyAnswer:
+    """The answer to one prompt, token by token.
+
+    The stand-in for a model is a table of hashes: what stands before a token (prompt and answer so
+    far) decides which word comes next, which is second, and by how much. Every launch adds a noise
+    to the log-probabilities that depends on how many requests are under way, as sums do in kernels
+    that depend on the batch: so near-ties fall one way or the other, and answers diverge from
+    there. Damage is another thing: a share of tokens is replaced by any word, with the confidence
+    of the right one.
+    """
+
+    def __init__(self, settings: AnswerSettings, prompt: list[int]) -> None:
+        self._settings, self._context = settings, len(prompt)
+        self._key = int(settings.seed or 0).to_bytes(8, "big")
+        self._state = blake2b(repr(prompt).encode(), digest_size=16).digest()
+
+    def next(self, others: int) -> GreedyToken:
+        """Generate a token with this number of other requests in flight."""
+        settings, state = self._settings, self._state
+        first, step = state[0] % len(WORDS), 1 + state[1] % (len(WORDS) - 1)
+        ranks = (
+            first,
+            (first + step) % len(WORDS),
+            (first + 1 + step % (len(WORDS) - 2)) % len(WORDS),
+        )
+        if ranks[2] in ranks[:2]:
+            ranks = (*ranks[:2], next(i for i in range(len(WORDS)) if i not in ranks[:2]))
+        margin = -_MARGIN * math.log(_uniform(state[2:6]))
+        here = blake2b(state + others.to_bytes(4, "big"), digest_size=32, key=self._key).digest()
+        sigma = settings.noise * (1.0 if others else _ALONE)
+        scores = [
+            score + sigma * _normal(here[8 * i : 8 * i + 8])
+            for i, score in enumerate((0.0, -margin, -margin - _THIRD))
+        ]
+        total = math.log(sum(map(math.exp, scores)) * (1 + 0.02))
+        likely = sorted(zip(scores, ranks, strict=True), reverse=True)
+        words = [WORDS[rank] for _, rank in likely]
+        damaged = self._context > settings.after and (others or not settings.under_load)
+        if damaged and _uniform(here[24:28]) < settings.wrong:
+            # Half of them are the second-likeliest word, as damage that is small changes the order
+            # of few.
+            others_of_it = [word for word in WORDS if word != words[0]]
+            wrong = words[1] if here[30] % 2 else others_of_it[here[31] % len(others_of_it)]
+            words = [*dict.fromkeys((wrong, *words))]
+        self._state = blake2b(state + words[0].encode(), digest_size=16).digest()
+        self._context += 1
+        return GreedyToken(
+            words[0], {w: round(s - total, 6) for w, (s, _) in zip(words, likely, strict=False)}
+        )
+
+
+def _uniform(four: bytes) -> float:
+    """Return a number above 0, at most 1."""
+    return (int.from_bytes(four, "big") + 1) / 2**32
+
+
+def _normal(eight: bytes) -> float:
+    """Apply Box and Muller's transform."""
+    return math.sqrt(-2 * math.log(_uniform(eight[:4]))) * math.cos(
+        2 * math.pi * _uniform(eight[4:])
+    )
+
+
+ANSWER_TOKENS = text_tokens("".join(WORDS))
+"""Tokens of answers in a resent history."""
+
+_QUOTED = tuple(json.dumps(word).encode() for word in WORDS)
+_TOKENS_BEFORE_FAULT = 3
+_STREAM_FAULTS = ("close-mid-stream", "reset-mid-stream", "stall-mid-stream", "cut-utf8")
+
+
+def words(start: int, count: int) -> str:
+    return "".join(WORDS[(start + i) % len(WORDS)] for i in range(count))
+
+
+def _http_chunk(payload: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+_DONE = _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+class Completion:
+    """One completion request in progress; without a `report` its usage lacks cached tokens."""
+
+    def __init__(
+        self,
+        exchange: HttpExchange,
+        engine: LiveEngine,
+        asked: CompletionRequest,
+        model: str,
+        dialect: HttpDialect,
+        report: CachedTokensReport | None,
+        answers: AnswerSettings,
+    ) -> None:
+        self._exchange, self._engine, self._asked = exchange, engine, asked
+        self._dialect, self._report = dialect, report
+        kind, name = ("chatcmpl", "chat.completion") if asked.chat else ("cmpl", "text_completion")
+        name += ".chunk" if asked.chat and asked.stream else ""
+        self._head = {
+            "id": f"{kind}-{uuid4().hex}",
+            "object": name,
+            "created": int(time()),
+            "model": model,
+        }
+        # What stands before and after the word in an event of one token, per prompt.
+        choices = [
+            self._choice(index, self._text(WORDS[0]), None) for index in range(len(asked.prompts))
+        ]
+        self._frames = [self._event(choice).rpartition(_QUOTED[0]) for choice in choices]
+        self._generated = [0] * len(asked.prompts)
+        self._greedy = (
+            [GreedyAnswer(answers, prompt) for prompt in asked.prompts] if asked.greedy else []
+        )
+        self._spoken: list[list[GreedyToken]] = [[] for _ in self._greedy]
+        self._logprobs = asked.logprobs if answers.logprobs and asked.greedy else 0
+        self._cached_tokens = 0  # of all prompts
+        self._slots: dict[int, int] = {}
+        self._fault = ""
+
+    def start(self, fault: str = "") -> None:
+        """Submit the prompts to the engine; a stream's `fault` (of `process.FAULTS`) comes after a
+        few tokens."""
+        self._fault = fault
+        self._exchange.on_abandoned = self._abandon
+        if self._asked.stream:
+            self._exchange.begin_stream()
+        for index, (prompt, tokens) in enumerate(
+            zip(self._asked.prompts, self._asked.output_tokens, strict=True)
+        ):
+            on_tokens = partial(self._tokens, index)
+            guessed = self._engine.server.speculative_tokens > 0 and is_predictable(prompt)
+            self._slots[index] = self._engine.submit(
+                prompt, tokens, on_tokens, self._note_cached, self._asked.were_text, guessed
+            )
+
+    def _abandon(self) -> None:
+        for slot in self._slots.values():
+            self._engine.abandon(slot)
+
+    def _note_cached(self, tokens: int) -> None:
+        self._cached_tokens += tokens
+
+    def _tokens(self, index: int, count: int, last: bool) -> None:
+        reached = self._generated[index]
+        self._generated[index] = reached + count
+        if self._greedy:
+            others = self._engine.under_way - 1
+            self._spoken[index] += [self._greedy[index].next(others) for _ in range(count)]
+        if last:
+            del self._slots[index]
+        if not self._asked.stream:
+            if not self._slots:
+                self._exchange.respond(200, self._whole())
+            return
+        data = self._events(index, reached, count, last)
+        if self._fault == "cut-utf8":
+            # The first byte of a character of two, without the other.
+            data = data.replace(b'" ', b'"\xc3', 1)
+        if not self._slots:
+            usage = self._event(usage=self._usage()) if self._asked.include_usage else b""
+            self._exchange.write(data + usage + _DONE)
+            self._exchange.finished()
+            return
+        self._exchange.write(data)
+        if self._generated[index] >= _TOKENS_BEFORE_FAULT:
+            # Nothing more is written of a stream that is left as it is, closed or reset.
+            connection = self._exchange.connection
+            ends = {"stall": self._abandon, "close": connection.close, "reset": connection.reset}
+            if end := ends.get(self._fault.removesuffix("-mid-stream")):
+                end()
+
+    def _events(self, index: int, reached: int, count: int, last: bool) -> bytes:
+        """Return the HTTP chunks of a prompt's tokens, the first of them the `reached`-th of the
+        answer."""
+        if count == 1 and not last and reached and not self._greedy:
+            before, _, after = self._frames[index]
+            return before + _QUOTED[reached % len(WORDS)] + after
+        role = b""
+        if self._asked.chat and not reached:
+            role = self._event(
+                self._choice(index, {"delta": {"role": "assistant", "content": ""}}, None)
+            )
+        reason = self._asked.finish_reasons[index] if last else None
+        content = self._text(self._words(index, reached, count)) | self._told(index, reached, count)
+        return role + self._event(self._choice(index, content, reason))
+
+    def _words(self, index: int, start: int, count: int) -> str:
+        spoken = self._spoken[index][start : start + count] if self._greedy else None
+        return words(start, count) if spoken is None else "".join(token.word for token in spoken)
+
+    def _told(self, index: int, start: int, count: int) -> dict[str, Any]:
+        """Return the log-probabilities of this number of tokens, if requested; chats have another
+        form."""
+        if not self._logprobs:
+            return {}
+        spoken = self._spoken[index][start : start + count]
+        top = [dict(list(token.logprobs.items())[: self._logprobs]) for token in spoken]
+        own = [token.logprobs[token.word] for token in spoken]
+        if not self._asked.chat:
+            told = {
+                "tokens": [token.word for token in spoken],
+                "token_logprobs": own,
+                "top_logprobs": top,
+            }
+            return {"logprobs": {**told, "text_offset": [start + i for i in range(len(spoken))]}}
+        rows = [{"token": token.word, "logprob": lp} for token, lp in zip(spoken, own, strict=True)]
+        for row, likely in zip(rows, top, strict=True):
+            row["top_logprobs"] = [{"token": word, "logprob": lp} for word, lp in likely.items()]
+        return {"logprobs": {"content": rows}}
+
+    def _text(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}} if self._asked.chat else {"text": text}
+
+    def _choice(self, index: int, content: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
+        return {
+            "index": index,
+            "logprobs": None,
+            **content,
+            "finish_reason": reason,
+            **self._dialect.choice,
+        }
+
+    def _event(self, *choices: Mapping[str, Any], **more: Any) -> bytes:
+        document = {**self._head, "choices": choices, **self._dialect.chunk, **more}
+        return _http_chunk(
+            b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+        )
+
+    def _usage(self) -> dict[str, Any]:
+        read, written = sum(map(len, self._asked.prompts)), sum(self._generated)
+        counts = {
+            "prompt_tokens": read,
+            "total_tokens": read + written,
+            "completion_tokens": written,
+        }
+        if self._report is None or (self._report.unless_zero and not self._cached_tokens):
+            return counts
+        return {**counts, "prompt_tokens_details": {"cached_tokens": self._cached_tokens}}
+
+    def _whole(self) -> bytes:
+        choices = []
+        for index, (count, reason) in enumerate(
+            zip(self._generated, self._asked.finish_reasons, strict=True)
+        ):
+            text = self._words(index, 0, count)
+            message = {"message": {"role": "assistant", "content": text, "tool_calls": []}}
+            content = (message if self._asked.chat else {"text": text}) | self._told(
+                index, 0, count
+            )
+            choices.append(self._choice(index, content, reason))
+        return json.dumps({**self._head, "choices": choices, "usage": self._usage()}).encode()
+
+
+class EngineApi:
+    """The engine's HTTP interface over a live engine."""
+
+    def __init__(
+        self, launch: EmulatedLaunch, engine: LiveEngine, faults: Mapping[str, float]
+    ) -> None:
+        self._launch, self._engine, self._faults = launch, engine, faults
+        self._card = launch.card
+        api = self._card.api
+        server = launch.server
+        self._limits = Limits(
+            api, launch.models, server.context_length, engine.longest, server.prompt_limit
+        )
+        self._began_s = perf_counter()
+        self._streams = 0
+        self._answers = AnswerSettings.read(launch.asked.answers).of_launch(launch.scope)
+        report = of_version(api.cached_tokens, launch.parsed.version)
+        silent = (
+            report is not None
+            and report.option is not None
+            and not launch.parsed.args.get(report.option)
+        )
+        self._cached_tokens = None if silent else report
+        self._keys, pool = _keys(launch), {"max_total_num_tokens": engine.capacity}
+        handlers: dict[str, tuple[str, Callable[[HttpExchange], None]]] = {
+            "health": ("GET", lambda exchange: exchange.respond(200)),
+            "models": ("GET", self._models),
+            "version": (
+                "GET",
+                lambda exchange: _json(exchange, {"version": launch.parsed.version}),
+            ),
+            "arguments": (
+                "GET",
+                lambda exchange: _json(exchange, resolved_arguments(launch) | pool),
+            ),
+            "metrics": ("GET", self._metrics),
+            "reset": ("POST", self._reset),
+            "completions": ("POST", lambda exchange: self._complete(exchange, chat=False)),
+            "chat": ("POST", lambda exchange: self._complete(exchange, chat=True)),
+        }
+        self._routes = {
+            path: handlers[name] for path, name in api.routes.items() if self._offers(name)
+        }
+
+    def __call__(self, exchange: HttpExchange) -> None:
+        method, handler = self._routes.get(exchange.path, ("", None))
+        period_s = self._faults.get("unavailable-bursts", 0.0)
+        if period_s and (perf_counter() - self._began_s) % period_s > 0.75 * period_s:
+            exchange.respond(503, b"Service Unavailable", "text/plain; charset=utf-8")
+        elif handler is None:
+            _json(exchange, {"detail": "Not Found"}, 404)
+        elif exchange.method != method:
+            _json(exchange, {"detail": "Method Not Allowed"}, 405)
+        elif (
+            self._keys
+            and exchange.path.startswith("/v1/")
+            and exchange.headers.get(b"authorization", b"").decode("latin-1") not in self._keys
+        ):
+            _json(exchange, {"error": "Unauthorized"}, 401)
+        else:
+            handler(exchange)
+
+    def _offers(self, name: str) -> bool:
+        api, args = self._card.api, self._launch.parsed.args
+        if name == "metrics" and api.metrics_option is not None:
+            return bool(
+                args.get(api.metrics_option) or self._launch.parsed.config.get(api.metrics_option)
+            )
+        variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
+        return variable is None or self._launch.parsed.env.get(variable, "0") not in ("", "0")
+
+    def _models(self, exchange: HttpExchange) -> None:
+        base = {"object": "model", "created": int(time()), "owned_by": self._card.api.owner}
+        more = {
+            "root": self._launch.parsed.model,
+            "parent": None,
+            "max_model_len": self._limits.context,
+        }
+        _json(
+            exchange,
+            {
+                "object": "list",
+                "data": [{"id": name, **base, **more} for name in self._launch.models],
+            },
+        )
+
+    def _metrics(self, exchange: HttpExchange) -> None:
+        figures, ranks = self._engine.figures(), self._engine.rank_figures()
+        model, lines = self._launch.models[0], list[str]()
+        for metric in self._card.metrics:
+            values = ranks.get(metric.value) or [
+                figures[name] for name in (metric.value,) if name in figures
+            ]
+            absent = not any(values) if metric.absent_at_zero else not values
+            if absent or not in_range(self._launch.parsed.version, metric.versions):
+                continue
+            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+            several = metric.per_rank and len(values) > 1
+            labels = self._card.rank_labels if several else self._card.labels
+            for rank, value in enumerate(values if several else values[:1]):
+                lines.append(
+                    f"{metric.name}{{{filled(labels, {'rank': rank, 'model': model})}}} {value}"
+                )
+        lines += [
+            "# HELP autotune_emulator_lost_seconds_total time by which the emulator fell behind and that it skipped"
+        ]
+        lines += ["# TYPE autotune_emulator_lost_seconds_total counter"]
+        lines += [f"autotune_emulator_lost_seconds_total {figures['lost_s']}", ""]
+        exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _reset(self, exchange: HttpExchange) -> None:
+        answer = of_version(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
+        done = self._engine.reset_cache()
+        status, text = (200, answer.done) if done else (answer.refused_status, answer.refused)
+        exchange.respond(status, text.encode(), answer.content_type)
+
+    def _complete(self, exchange: HttpExchange, *, chat: bool) -> None:
+        api = self._card.api
+        try:
+            asked = read_request(exchange.body, chat=chat, limits=self._limits)
+        except RequestRefused as error:
+            content = {
+                "message": error.message,
+                "type": error.kind,
+                "param": None,
+                "code": error.status,
+            }
+            _json(
+                exchange,
+                {"error": content} if api.error_nested else {"object": "error", **content},
+                error.status,
+            )
+            return
+        self._streams += asked.stream
+        if self._due("error-mid-load"):
+            _json(
+                exchange,
+                {"error": {"message": "EngineCore encountered an issue.", "code": 500}},
+                500,
+            )
+            return
+        if "wrong-lengths" in self._faults:
+            fewer = int(self._faults["wrong-lengths"])
+            asked = replace(
+                asked, output_tokens=[max(1, tokens - fewer) for tokens in asked.output_tokens]
+            )
+        name = self._launch.models[0]
+        completion = Completion(
+            exchange, self._engine, asked, name, api, self._cached_tokens, self._answers
+        )
+        completion.start(next(filter(self._due, _STREAM_FAULTS), "") if asked.stream else "")
+
+    def _due(self, fault: str) -> bool:
+        """Return whether a periodic stream fault applies to this stream."""
+        every = int(self._faults.get(fault, 0))
+        return bool(every) and self._streams % every == 0
+
+
+def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
+    """Return the resolved arguments in the engine's own words, and the effective knobs."""
+    api = launch.card.api
+    options = launch.parsed.args if api.tells_options else {}
+    knobs = dict(launch.resolved.effective.knobs)
+    arguments = filled_tree(api.arguments, launch.scope)
+    return {**options, **arguments, "version": launch.parsed.version, "effective_knobs": knobs}
+
+
+def _keys(launch: EmulatedLaunch) -> frozenset[str]:
+    """Return the accepted ``Authorization`` headers; empty = any. The option overrides the
+    variable."""
+    option = launch.parsed.args.get("api_key")
+    keys = option if isinstance(option, list) else [option]
+    variable = launch.resolved.card.serving.api_key_variable
+    named = [key for key in keys if key] or [launch.parsed.env.get(variable or "")]
+    return frozenset(f"Bearer {key}" for key in named if key)
+
+
+def _json(exchange: HttpExchange, document: Any, status: int = 200) -> None:
+    exchange.respond(status, json.dumps(document, default=str).encode())

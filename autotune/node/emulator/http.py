@@ -1,0 +1,382 @@
+"""Lean HTTP/1.1 server on httptools: one protocol per connection, one write per event.
+
+Why not an ASGI server: see the package's docstring. It speaks what load generators and the engines'
+clients use: keep-alive, bodies of known length and chunked ones, ``Expect: 100-continue``, requests
+one after the other.
+
+The bodies of ``/v1/completions`` and ``/v1/chat/completions`` are read without a tokenizer: text
+counts as one token per piece of up to six letters, per three digits and per other sign, which is
+near what real tokenizers make of English. Token ids count as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import pairwise
+from typing import Any, cast
+from zlib import crc32
+
+import httptools
+
+from autotune.base.evidence import EMULATOR_NAME
+
+from .launch import HttpDialect, filled
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_LARGEST_BODY = 64 * 2**20
+
+
+@dataclass(slots=True)
+class HttpExchange:
+    """A complete request and its response; writing after the client has gone has no effect."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    body: bytes
+    _keep_alive: bool
+    connection: HttpConnection
+    on_abandoned: Callable[[], None] | None = None
+
+    def respond(
+        self, status: int, body: bytes = b"", content_type: str = "application/json"
+    ) -> None:
+        kind = f"content-type: {content_type}\r\n" if body else ""
+        head = self._head(status, f"{kind}content-length: {len(body)}\r\n")
+        self.connection.write(head + body)
+        self.finished()
+
+    def begin_stream(self) -> None:
+        """Answer with server-sent events; each later write must be HTTP chunks."""
+        more = "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
+        self.connection.write(self._head(200, more))
+
+    def write(self, data: bytes) -> None:
+        self.connection.write(data)
+
+    def finished(self) -> None:
+        """End the response after its content."""
+        self.on_abandoned = None
+        self.connection.answered(self._keep_alive)
+
+    def _head(self, status: int, fields: str) -> bytes:
+        keep = "" if self._keep_alive else "connection: close\r\n"
+        return f"HTTP/1.1 {status} {_REASONS[status]}\r\nserver: {EMULATOR_NAME}\r\n{fields}{keep}\r\n".encode()
+
+
+Application = Callable[[HttpExchange], None]
+"""Callback that responds to an exchange, now or later."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """Respond to the requests of one connection in order."""
+
+    def __init__(self, application: Application, open_connections: set[HttpConnection]) -> None:
+        self._application, self._open = application, open_connections
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._pending: deque[HttpExchange] = deque()
+        self._current: HttpExchange | None = None
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._size = 0
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._transport = None
+        self._open.discard(self)
+        self._pending.clear()
+        current, self._current = self._current, None
+        if current is not None and current.on_abandoned is not None:
+            current.on_abandoned()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # The request came whole and is answered as if nothing else had been offered.
+            return
+        except httptools.HttpParserCallbackError:
+            raise
+        except httptools.HttpParserError:
+            self.write(
+                b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+            self.close()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        self._url, self._headers, self._body, self._size = b"", {}, [], 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self._headers.get(b"expect", b"").lower() == b"100-continue":
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size <= _LARGEST_BODY:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        exchange = HttpExchange(
+            self._parser.get_method().decode(),
+            self._url.partition(b"?")[0].decode("latin-1"),
+            self._headers,
+            b"".join(self._body),
+            self._parser.should_keep_alive(),
+            self,
+        )
+        self._pending.append(exchange)
+        self._next()
+
+    # Answers
+
+    def _next(self) -> None:
+        if self._current is None and self._pending:
+            self._current = self._pending.popleft()
+            self._application(self._current)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def answered(self, keep_alive: bool) -> None:
+        self._current = None
+        if not keep_alive:
+            self.close()
+        elif self._pending:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def reset(self) -> None:
+        """Close at once; unsent data is lost, and the client gets a reset (RST, socket(7)
+        ``SO_LINGER``)."""
+        if self._transport is not None:
+            peer: socket.socket = self._transport.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._transport.abort()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+_PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s+|[^\w\s]|_")
+_NATURAL_TOKENS = (
+    220  # Mean length of an answer that may end by itself: that of ShareGPT's answers, about
+)
+_TEMPLATE_TOKENS = 3  # A chat template's marks around one message, about
+_PREDICTED_BY, _LEAST_PREDICTED_BY = 512, 64
+"""Number of final prompt tokens examined, and the least number with information."""
+_PREDICTABLE = 0.04
+_GENERATE = 0  # The mark that tells the model to answer
+
+
+class RequestRefused(Exception):
+    """Request answered with an error; its `kind` is the engines' name."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.message = status, kind, message
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """Completion request with prompts in token ids; `greedy` answers are those of
+    `completions.GreedyAnswer`."""
+
+    chat: bool
+    stream: bool
+    include_usage: bool
+    prompts: list[list[int]]
+    output_tokens: list[int]
+    finish_reasons: list[str]
+    were_text: bool = True
+    greedy: bool = False
+    logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A server's limits in tokens: of prompt and answer by context and KV pool, and of a prompt
+    that is not chunked."""
+
+    dialect: HttpDialect
+    models: tuple[str, ...]
+    context: int
+    pool: int
+    step: int | None = None
+
+
+def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionRequest:
+    """Read and check a request; raises `RequestRefused`."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestRefused(400, "BadRequestError", f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise RequestRefused(400, "BadRequestError", "the body is not a JSON object")
+    if limits.dialect.checks_model and document.get("model", limits.models[0]) not in limits.models:
+        message = limits.dialect.unknown_model.replace("{name}", str(document["model"]))
+        raise RequestRefused(404, "NotFoundError", message)
+    if document.get("n", 1) != 1:
+        raise RequestRefused(
+            400, "BadRequestError", "the emulator gives one answer per prompt: n must be 1"
+        )
+    prompt: Any = document.get("prompt")
+    prompts = [_chat_tokens(document)] if chat else _prompts(prompt)
+    wanted = _count(document, "max_completion_tokens") if chat else None
+    if wanted is None:
+        wanted = _count(document, "max_tokens")
+    if wanted is None and not chat:
+        wanted = limits.dialect.completion_tokens
+    natural = not document.get("ignore_eos", False)
+    least = _count(document, "min_tokens") or 0
+    answers = [_answer(prompt, wanted, least, natural, limits) for prompt in prompts]
+    options = document.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestRefused(400, "BadRequestError", "stream_options must be an object")
+    stream = bool(document.get("stream", False))
+    told = document.get("logprobs") or not chat
+    logprobs = _count(document, "top_logprobs" if chat else "logprobs") if told else 0
+    return CompletionRequest(
+        chat=chat,
+        stream=stream,
+        include_usage=not stream or bool(options.get("include_usage", False)),
+        prompts=prompts,
+        output_tokens=[tokens for tokens, _ in answers],
+        finish_reasons=[reason for _, reason in answers],
+        were_text=chat or isinstance(prompt, str) or any(isinstance(part, str) for part in prompt),
+        # A load asks for answers of a given length, and nobody reads them: they cost nothing to
+        # make.
+        greedy=document.get("temperature") == 0 and not document.get("ignore_eos", False),
+        logprobs=logprobs or 0,
+    )
+
+
+def _count(document: dict[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RequestRefused(
+            400, "BadRequestError", f"{name} must be a whole number of at least 0, not {value!r}"
+        )
+    return value
+
+
+def _answer(
+    prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits
+) -> tuple[int, str]:
+    """Return tokens to generate and the reason of the end; raises `RequestRefused` when they do not
+    fit."""
+    room = min(limits.context, limits.pool) - len(prompt)
+    beyond_step = limits.step is not None and len(prompt) > limits.step
+    if room < 1 or (wanted or 0) > room or beyond_step:
+        message = (
+            limits.dialect.too_long_for_step if beyond_step else None
+        ) or limits.dialect.too_long
+        facts = {
+            "context": limits.context,
+            "prompt": len(prompt),
+            "answer": wanted or 0,
+            "step": limits.step or 0,
+        }
+        facts["total"] = facts["prompt"] + facts["answer"]
+        raise RequestRefused(400, "BadRequestError", filled(message, facts))
+    most = max(1, room if wanted is None else wanted)
+    if not natural:
+        return most, "length"
+    # The same prompt always gets the same answer: an even spread around the mean, by the prompt's
+    # hash.
+    spread = crc32(repr(prompt[-32:]).encode()) % (2 * _NATURAL_TOKENS - 1)
+    end = max(least, 1 + spread)
+    return (end, "stop") if end < most else (most, "length")
+
+
+def is_predictable(tokens: Sequence[int]) -> bool:
+    """Return whether a prompt has natural repetition, so that a draft model often predicts it.
+
+    Of prose and of code every tenth token and more follows the same token as the last time; of
+    random words every fortieth at most, of random ids none.
+    """
+    seen: dict[int, int] = {}
+    tokens, guessed = tokens[-_PREDICTED_BY:], 0
+    for before, token in pairwise(tokens):
+        guessed += seen.get(before) == token
+        seen[before] = token
+    return len(tokens) >= _LEAST_PREDICTED_BY and guessed >= _PREDICTABLE * len(tokens)
+
+
+def text_tokens(text: str) -> list[int]:
+    return [crc32(piece.encode("utf-8", "surrogatepass")) for piece in _PIECE.findall(text)] or [0]
+
+
+def _prompts(prompt: Any) -> list[list[int]]:
+    if isinstance(prompt, str):
+        return [text_tokens(prompt)]
+    if isinstance(prompt, list) and prompt:
+        if _are_ids(prompt):
+            return [prompt]
+        if all(isinstance(part, str) for part in prompt):
+            return [text_tokens(part) for part in prompt]
+        if all(isinstance(part, list) and part and _are_ids(part) for part in prompt):
+            return prompt
+    message = "prompt must be a text, a list of texts, a list of token ids, or a list of such lists"
+    raise RequestRefused(400, "BadRequestError", message)
+
+
+def _are_ids(values: list[Any]) -> bool:
+    return set(map(type, values)) == {int}
+
+
+def _chat_tokens(document: dict[str, Any]) -> list[int]:
+    messages = document.get("messages")
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(isinstance(m, dict) for m in messages)
+    ):
+        raise RequestRefused(
+            400, "BadRequestError", "messages must be a list of at least one message"
+        )
+    tools = document.get("tools")
+    # Templates write them down before everything else.
+    tokens: list[int] = text_tokens(json.dumps(tools)) if tools else []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "".join(
+                str(part.get("text", "")) for part in content if isinstance(part, dict)
+            )
+        role, said = (
+            crc32(str(message.get("role")).encode()),
+            text_tokens("" if content is None else str(content)),
+        )
+        if message.get("role") == "assistant":
+            # As it was generated: behind the mark that a prompt ends with.
+            tokens += [_GENERATE, *said] + [role] * (_TEMPLATE_TOKENS - 1)
+        else:
+            tokens += [role] * _TEMPLATE_TOKENS + said
+    return [*tokens, _GENERATE]

@@ -1,0 +1,359 @@
+"""Turn an engine's command line into a server that may start, or the reason why it does not; the
+server's dialect.
+
+The dialect, as seen from outside, is ``search_spaces/<engine>/emulator.yaml``. Log lines are
+templates: ``{name}`` is replaced by a figure of the launch, such as ``{model}``, ``{pid}`` or
+``{port}``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field
+
+from autotune.base.errors import BadInput, RefusedCommand, UnknownName
+from autotune.engines.cards import HardwareCard
+from autotune.engines.command import Command
+from autotune.engines.context import Context
+from autotune.engines.engine import ParsedCommand
+from autotune.engines.entry import Entry, VersionRange, in_range, spaces_root
+from autotune.engines.expression import Expression, Namespace, evaluate, fill_value
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library, documents, load, packaged
+from autotune.engines.registry import command_of, recognise
+from autotune.node.memory import MemoryPlan, plan_memory, startup_s
+from autotune.node.resolve_command import ResolvedCommand, resolve_command
+from autotune.node.server import SimulatedServer
+from autotune.node.simulate import start_failure
+
+_HOLE = re.compile(r"\{(\w+)\}")
+
+
+class Rewording(Entry):
+    """The engine's wording for a message of `argparse` that matches `pattern`; ``\1`` is a
+    group."""
+
+    pattern: str
+    say: str
+
+
+class Refusal(Entry):
+    exit_code: int
+    usage: list[str] = []
+    rewordings: list[Rewording] = Field(description="the first whose pattern matches counts")
+
+
+class StartupPhase(Entry):
+    """Part of the start-up: its lines are spread over its share of the time."""
+
+    share: float = Field(ge=0, description="of the start-up's time")
+    when: Expression = Field(
+        default="True", description="of model and knobs; where false, it says nothing"
+    )
+    lines: list[str] = []
+    shard: str | None = Field(
+        default=None, description="progress line, once per shard of the checkpoint"
+    )
+
+
+class Crash(Entry):
+    """Log of a dying server: lines around the decisive one."""
+
+    exit_code: int
+    before: list[str] = []
+    telling: str = Field(default="{message}", description="how the telling line stands in the log")
+    after: list[str] = []
+
+
+class Refused(Entry):
+    """Configuration that fails at start although no rule or arithmetic covers it."""
+
+    name: str
+    when: Expression
+    log: str
+    reason: str
+    versions: VersionRange = "*"
+    source: str
+
+
+class MetricLine(Entry):
+    """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures` or
+    `rank_figures`."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    value: str
+    help: str
+    per_rank: bool = Field(
+        default=True, description="a row for each data-parallel rank, where the figure has them"
+    )
+    absent_at_zero: bool = Field(
+        default=False, description="the page has it from its first increment on"
+    )
+    versions: VersionRange = "*"
+
+
+class ResetAnswer(Entry):
+    """Response to the cache's reset; in a list the first of the version applies."""
+
+    done: str = ""
+    refused: str = Field(default="", description="while requests run")
+    refused_status: int = 200
+    content_type: str = "text/plain; charset=utf-8"
+    versions: VersionRange = "*"
+
+
+class CachedTokensReport(Entry):
+    """Condition under which an answer's usage has its cached tokens; in a list the first of the
+    version applies."""
+
+    option: str | None = Field(
+        default=None, description="option without which it does not; None: it always does"
+    )
+    unless_zero: bool = Field(default=False, description="not where there are none")
+    versions: VersionRange = "*"
+
+
+_Versioned = TypeVar("_Versioned", ResetAnswer, CachedTokensReport)
+
+
+class HttpDialect(Entry):
+    """Form of the HTTP interface of an engine."""
+
+    owner: str = Field(description="`owned_by` of the model list")
+    error_nested: bool = Field(description="whether an error's fields stand under the key `error`")
+    checks_model: bool = Field(
+        description="whether a request for another model is answered with 404"
+    )
+    choice: dict[str, Any] = Field(description="further keys of a streamed choice")
+    chunk: dict[str, Any] = Field(description="further keys of a streamed chunk")
+    too_long: str = Field(description="message for a request beyond the context")
+    too_long_for_step: str | None = Field(
+        default=None, description="for a prompt that no step can compute whole"
+    )
+    unknown_model: str
+    completion_tokens: int | None = Field(
+        description="answer's length on /v1/completions if not asked for"
+    )
+    routes: dict[str, str] = Field(
+        description="path to what answers it: health, version, info, metrics, reset …"
+    )
+    arguments: dict[str, Any] = Field(
+        default={}, description="templates of its reported resolved arguments"
+    )
+    tells_options: bool = Field(
+        default=False, description="whether it also reports every parsed option"
+    )
+    metrics_option: str | None = Field(
+        default=None, description="option or key without which there are no metrics"
+    )
+    reset_variable: str | None = Field(
+        default=None, description="variable without which there is no reset"
+    )
+    arguments_variable: str | None = Field(
+        default=None, description="variable without which it reports no arguments"
+    )
+    reset: list[ResetAnswer] = []
+    cached_tokens: list[CachedTokensReport] = []
+
+
+class EmulationCard(Entry):
+    """Document ``search_spaces/<engine>/emulator.yaml``."""
+
+    engine: str
+    stream: Literal["stdout", "stderr"] = Field(
+        description="where the log goes; progress bars go to stderr"
+    )
+    shard_gb: float = Field(gt=0, description="size of a checkpoint's file")
+    block_tokens: Expression = Field(
+        description="tokens per block of the prefix cache; of model and knobs"
+    )
+    refusal: Refusal
+    startup: list[StartupPhase]
+    ready: list[str]
+    crash: Crash
+    port_taken: str
+    stopping: list[str] = []
+    stop_signal: bool = Field(description="ends by SIGTERM itself (143) instead of exit code 0")
+    api: HttpDialect
+    labels: str = Field(description="labels of every metric")
+    rank_labels: str = Field(
+        default="", description="labels of a row of one of several data-parallel ranks"
+    )
+    metrics: list[MetricLine]
+    refuses: list[Refused] = []
+    facts: dict[str, Expression] = Field(
+        default={}, description="further figures of log lines, of knobs and model"
+    )
+    source: str
+
+
+@lru_cache(maxsize=16)
+def emulation_card(engine: str) -> EmulationCard:
+    """Return the packaged card of an engine; raises `UnknownName` when there is none."""
+    path = packaged("emulation", engine)
+    if not path.is_file():
+        hint = f"Its dialect would stand in {path}; a real server is launched with --on process."
+        raise UnknownName(
+            "engine for emulation", engine, dict(documents(spaces_root(), "emulation")), hint
+        )
+    return load(path, EmulationCard)
+
+
+def of_version(entries: Iterable[_Versioned], version: str) -> _Versioned | None:
+    return next((entry for entry in entries if in_range(version, entry.versions)), None)
+
+
+def filled(template: str, facts: Mapping[str, object]) -> str:
+    """Fill a template's holes; an unknown name is unchanged (log lines may hold braces)."""
+    return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
+
+
+def filled_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
+    """Fill the templates of a document; a single hole keeps its value's type."""
+    if isinstance(tree, dict):
+        return {name: filled_tree(value, scope) for name, value in tree.items()}
+    return fill_value(tree, scope)
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """Settings of ``autotune emulate``, with names looked up; None means as in the command line and
+    node."""
+
+    engine_command: Sequence[str]
+    hardware: HardwareCard
+    gpus: int
+    engine_version: str | None = None
+    model_id: str | None = None
+    host: str | None = None
+    port: int | None = None
+    speed: float = 1.0
+    startup_s: float | None = None
+    fault: str | None = None
+    answers: str | None = None
+
+
+class Died(Exception):
+    """End of the process with this exit code, after the engine's message."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class EmulatedLaunch:
+    """Command line accepted by its parser."""
+
+    asked: Emulation
+    card: EmulationCard
+    parsed: ParsedCommand
+    resolved: ResolvedCommand
+
+    @cached_property
+    def server(self) -> SimulatedServer:
+        return SimulatedServer(self.resolved.setup)
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        return plan_memory(self.server)
+
+    @cached_property
+    def failure(self) -> Failure | None:
+        """Return the failure of the start, of the simulated node or of a configuration not covered
+        by a rule."""
+        failure = self.resolved.failure or start_failure(self.server, self.memory)
+        if failure is not None:
+            return failure
+        knobs, context = self.resolved.effective.knobs, self.resolved.context
+        for refused in self.card.refuses:
+            if in_range(context.version, refused.versions) and evaluate(
+                refused.when, context.scope(knobs)
+            ):
+                return Failure(FailureKind.CRASHED, refused.reason, filled(refused.log, knobs))
+        return None
+
+    @property
+    def startup_s(self) -> float:
+        if self.asked.startup_s is not None:
+            return self.asked.startup_s
+        return startup_s(self.server, self.memory) / self.asked.speed
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        named = self.parsed.args.get("served_model_name")
+        if not named:
+            return (self.parsed.model,)
+        return (named,) if isinstance(named, str) else tuple(named)
+
+    @property
+    def host(self) -> str:
+        typed = self.parsed.args["host"] if "host" in self.parsed.given else None
+        host = self.asked.host or typed or "127.0.0.1"
+        return "127.0.0.1" if host == "localhost" else str(host)
+
+    @property
+    def port(self) -> int:
+        return int(self.parsed.args["port"]) if self.asked.port is None else self.asked.port
+
+    @cached_property
+    def scope(self) -> dict[str, Any]:
+        """Return the card's names: effective knobs, model, hardware, parsed options, the
+        server's."""
+        figures = {
+            "context": self.server.context_length,
+            "memory_fraction": self.server.memory_fraction,
+        }
+        return {
+            **self.resolved.context.scope(self.resolved.effective.knobs),
+            "args": Namespace(self.parsed.args),
+            "env": Namespace(self.parsed.env),
+            "server": Namespace(figures),
+        }
+
+    @property
+    def block_tokens(self) -> int:
+        return int(evaluate(self.card.block_tokens, self.scope))
+
+
+def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
+    """Parse the command line; raises `Died` if the engine refuses it, `BadInput` if only autotune
+    does."""
+    words = command_of(asked.engine_command)
+    # A launcher may set the engine's variables in our environment instead of in front of the
+    # command.
+    command = Command(words.argv, {**os.environ, **words.env})
+    engine = recognise(command.argv, library)
+    card = emulation_card(engine.name)
+    version = engine.version(asked.engine_version)
+    try:
+        parsed = engine.parse(command, version)
+    except BadInput as error:
+        raise _refused(
+            card, error.engine_message if isinstance(error, RefusedCommand) else str(error)
+        ) from error
+    model = library.model(parsed.model, asked.model_id)
+    context = Context(model, asked.hardware, asked.gpus, version)
+    try:
+        resolved = resolve_command(command, library, context, version)
+    except BadInput as error:
+        raise _refused(card, str(error)) from error
+    return EmulatedLaunch(asked, card, parsed, resolved.running())
+
+
+def _refused(card: EmulationCard, message: str) -> Died:
+    """Print the engine parser's message for a refused command line."""
+    for rewording in card.refusal.rewordings:
+        if match := re.match(rewording.pattern, message):
+            message = match.expand(rewording.say)
+            break
+    print(*card.refusal.usage, message, sep="\n", file=sys.stderr)
+    return Died(card.refusal.exit_code)

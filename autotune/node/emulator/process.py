@@ -1,0 +1,384 @@
+"""Life of the server as a process: port, start, serving, signals, exit code.
+
+Two servers share a node where their working folders lie in one folder two levels up, as the trials
+of a study do. Each holds a socket in Linux's abstract namespace, which goes with its process, and
+sees by it whether another one serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import json
+import math
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from importlib.resources import files
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any, TextIO
+
+import uvloop
+
+from autotune.base.errors import BadInput, UnknownName
+from autotune.engines.entry import parse_yaml
+from autotune.engines.expression import evaluate
+from autotune.engines.failure import FailureKind
+from autotune.engines.library import Library
+
+from .completions import ANSWER_TOKENS, AnswerSettings, EngineApi
+from .engine import LiveEngine
+from .http import HttpConnection
+from .launch import Died, EmulatedLaunch, Emulation, filled, prepare_launch
+
+VARIABLE = "AUTOTUNE_EMULATE_FAULT"
+LEAKED = "autotune-emulated-"
+"""Name prefix of leaked shared memory, followed by the process id."""
+
+_FAULTS: Mapping[str, Mapping[str, Any]] = parse_yaml(
+    files("autotune.node.emulator").joinpath("faults.yaml").read_text(encoding="utf-8")
+)
+FAULTS = {name: float(fault["value"]) for name, fault in _FAULTS.items()}
+"""Name to its default value."""
+DEATHS = {name: str(fault["telling"]) for name, fault in _FAULTS.items() if "telling" in fault}
+"""Fault to the decisive log line of a server that dies of it during its start."""
+DIED = DEATHS["die-at-start"]
+_LATE = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
+"""Failures after the weights are loaded: out of memory, or not covered by a rule."""
+_LOOK_S = 0.2
+_SOCKETS = Path("/proc/net/unix")
+_BACKLOG = 4096
+
+
+def read_faults(option: str | None) -> dict[str, float]:
+    """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or
+    `BadInput`.
+
+    ``@FILE`` stands for what is in a file, which is removed if these are faults: they are those of
+    one server. No file: no faults.
+    """
+    text = option if option is not None else os.environ.get(VARIABLE, "")
+    values: dict[str, float] = {}
+    parts: list[str] = []
+    used: list[Path] = []
+    for part in text.split(","):
+        if part.strip().startswith("@"):
+            with suppress(FileNotFoundError):
+                path = Path(part.strip()[1:])
+                faults = path.read_text(encoding="utf-8").split(",")
+                parts += faults
+                used.append(path)
+        else:
+            parts.append(part)
+    for part in filter(None, map(str.strip, parts)):
+        name, colon, value = part.partition(":")
+        if name not in FAULTS:
+            raise UnknownName("fault", name, FAULTS)
+        try:
+            values[name] = float(value) if colon else FAULTS[name]
+        except ValueError as error:
+            raise BadInput(
+                f"--fault {part}: {value!r} is not a number; the default is {FAULTS[name]:g}"
+            ) from error
+    for path in used:
+        path.unlink(missing_ok=True)
+    return values
+
+
+def leak(megabytes: float) -> SharedMemory:
+    """Leave shared memory and a temporary file behind, as an engine that is killed."""
+    # Not where `tempfile` remembers: a forked process has its parent's memory.
+    os.close(tempfile.mkstemp(prefix="autotune-emulated-", dir=os.environ.get("TMPDIR"))[0])
+    # The tracker would remove the memory when this process ends.
+    memory = SharedMemory(
+        f"{LEAKED}{os.getpid()}", create=True, size=max(1, int(megabytes * 2**20))
+    )
+    resource_tracker.unregister(f"/{memory.name}", "shared_memory")
+    return memory
+
+
+def fork_away(listener: socket.socket, lifetime_s: float) -> None:
+    """Leave an orphan in its own session that holds the port, and ends by itself after
+    `lifetime_s`."""
+    script = f"sleep {lifetime_s} & echo autotune emulate: fork-away left process $! >&2"
+    subprocess.run(
+        ["sh", "-c", script], pass_fds=[listener.fileno()], start_new_session=True, check=True
+    )
+
+
+class Log:
+    """Write the engine's log, with the current ``{time}`` and ``{date}``, to stderr if stdout must
+    stay free."""
+
+    def __init__(self, launch: EmulatedLaunch, port: int, to_stderr: bool) -> None:
+        given = {
+            name: launch.parsed.args[name]
+            for name in sorted(launch.parsed.given)
+            if name in launch.parsed.args
+        }
+        self._card = launch.card
+        self._facts: dict[str, object] = {
+            **launch.resolved.effective.knobs,
+            **{name: evaluate(text, launch.scope) for name, text in launch.card.facts.items()},
+            "pid": os.getpid(),
+            "model": launch.parsed.model,
+            "version": launch.parsed.version,
+            "host": launch.host,
+            "port": port,
+            "given": given,
+            "context": launch.server.context_length,
+            "tokens": f"{launch.memory.capacity_tokens:,}",
+            "weights_gib": f"{launch.memory.weights / 2**30:.2f}",
+            "kv_gib": f"{max(0.0, launch.memory.kv_cache) / 2**30:.2f}",
+            "seconds": f"{launch.startup_s:.2f}",
+        }
+        self._stream: TextIO = (
+            sys.stderr if to_stderr or launch.card.stream == "stderr" else sys.stdout
+        )
+
+    def lines(self, templates: Iterable[str], **more: object) -> None:
+        now = self._now(more)
+        text = "".join(f"{filled(template, now)}\n" for template in templates)
+        if text:
+            print(text, end="", file=self._stream, flush=True)
+
+    def progress(self, template: str, **more: object) -> None:
+        print("\r" + filled(template, self._now(more)), end="", file=sys.stderr, flush=True)
+
+    def crash(self, message: str) -> Died:
+        """Write the log of a server that dies of `message`: the decisive line, then the engine's
+        usual tail."""
+        crash = self._card.crash
+        self.lines([*crash.before, crash.telling, *crash.after], message=message)
+        return Died(crash.exit_code)
+
+    def _now(self, more: Mapping[str, object]) -> dict[str, object]:
+        now = datetime.now()
+        return {
+            **self._facts,
+            "time": f"{now:%H:%M:%S}",
+            "date": f"{now:%m-%d}",
+            "iso": f"{now:%Y-%m-%d}",
+            **more,
+        }
+
+
+def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None:
+    """Run the card's phases in the start's duration; raises `Died` if it fails."""
+    due_s, total_s = time.perf_counter(), launch.startup_s * faults.get("slow-start", 1.0)
+    failure = launch.failure
+    if last_words := _last_words(launch, faults, loaded=0.0):
+        raise log.crash(last_words)
+    for phase in launch.card.startup:
+        if phase.shard is not None and failure is not None and failure.kind not in _LATE:
+            break
+        if not evaluate(phase.when, launch.scope):
+            continue
+        log.lines(phase.lines)
+        if phase.shard is not None:
+            _load(launch, faults, log, phase.shard, (due_s, phase.share * total_s))
+        due_s += phase.share * total_s
+        _wait_until(due_s)
+    if failure is not None:
+        raise log.crash(failure.log_excerpt or failure.message)
+
+
+def _load(
+    launch: EmulatedLaunch,
+    faults: Mapping[str, float],
+    log: Log,
+    template: str,
+    phase: tuple[float, float],
+) -> None:
+    """Write a progress line per shard, spread over the phase: its beginning and its length in
+    seconds."""
+    begin_s, length_s = phase
+    checkpoint_gb = launch.memory.weights * launch.server.gpus / 1e9
+    shards = max(1, math.ceil(checkpoint_gb / launch.card.shard_gb))
+    for shard in range(shards + 1):
+        _wait_until(begin_s + length_s * shard / shards)
+        passed_s = time.perf_counter() - begin_s
+        facts = {"shard": shard, "shards": shards, "percent": f"{100 * shard // shards:3d}"}
+        log.progress(
+            template, **facts, passed=f"{passed_s:.0f}", rate=f"{shard / max(passed_s, 1e-3):.2f}"
+        )
+        while shard >= shards * faults.get("hang-at-start", math.inf):
+            time.sleep(3600)
+        if last_words := _last_words(launch, faults, shard / shards):
+            break
+    print(file=sys.stderr, flush=True)  # ends the line of the progress bar
+    if last_words:
+        raise log.crash(last_words)
+
+
+def _last_words(launch: EmulatedLaunch, faults: Mapping[str, float], loaded: float) -> str:
+    """Return the decisive line of a fault that ends the start at this share of the shards; empty:
+    it continues."""
+    words = next((DEATHS[name] for name in DEATHS if loaded >= faults.get(name, math.inf)), "")
+    return filled(words, {"model": launch.parsed.model})
+
+
+def _wait_until(due_s: float) -> None:
+    time.sleep(max(0.0, due_s - time.perf_counter()))
+
+
+async def slow_beside_others(engine: LiveEngine, share: float) -> None:
+    """Slow the steps down while another server of the node serves, until cancelled; 0: never."""
+    if not share:
+        return
+    node = hashlib.sha256(str(Path.cwd().parents[1:2]).encode()).hexdigest()[:12]
+    prefix = f"autotune-emulated-{node}-"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as shown:
+        shown.bind(f"\0{prefix}{os.getpid()}")
+        while True:
+            # Abstract names stand there with an @ for the zero byte (proc(5)).
+            served = _SOCKETS.read_text().count(f"@{prefix}")
+            engine.slowness = 1.0 + share * (served > 1)
+            await asyncio.sleep(_LOOK_S)
+
+
+def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
+    """Serve until a signal; return the engine's exit code. Raises `BadInput` for an unknown model,
+    fault or version."""
+    if not (asked.speed > 0 and math.isfinite(asked.speed)):
+        raise BadInput(
+            f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast"
+        )
+    if asked.startup_s is not None and not math.isfinite(asked.startup_s):
+        raise BadInput(f"--startup-s {asked.startup_s:g}: must be a number of seconds, 0 or more")
+    AnswerSettings.read(asked.answers)
+    try:
+        return _serve(prepare_launch(asked, library), read_faults(asked.fault), as_json)
+    except Died as death:
+        return death.exit_code
+
+
+def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -> int:
+    if "ignore-sigterm" in faults:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # As many connections as the system allows.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # Held as long as the process lives.
+    leaked = leak(faults["leak"]) if "leak" in faults else None
+    log = Log(launch, launch.port, as_json)
+    listener = None if "late-bind" in faults else _bind(launch, log)
+    if listener is not None:
+        log = Log(launch, listener.getsockname()[1], as_json)
+    start(launch, faults, log)
+    if "flood" in faults:
+        # A child fills the log as fast as it can while this process serves, with so many MB.
+        line = "DEBUG emulated: a line that nobody wanted to read, and so the next one and the one after that"
+        subprocess.run(
+            ["sh", "-c", f"yes '{line}' | head -c {int(faults['flood'] * 1e6)} >&2 &"], check=True
+        )
+    if listener is not None and "fork-away" in faults:
+        listener.listen(_BACKLOG)
+        fork_away(listener, faults["fork-away"])
+    try:
+        return uvloop.run(_until_stopped(launch, faults, log, as_json, listener))
+    finally:
+        if leaked is not None:
+            leaked.close()
+
+
+def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:
+    """Bind the port; clients can only connect after the server listens."""
+    family = socket.AF_INET6 if ":" in launch.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((launch.host, launch.port))
+    except OSError as error:
+        listener.close()
+        log.lines(
+            [launch.card.port_taken], errno=error.errno, problem=os.strerror(error.errno or 0)
+        )
+        raise Died(launch.card.crash.exit_code) from error
+    return listener
+
+
+async def _until_stopped(
+    launch: EmulatedLaunch,
+    faults: Mapping[str, float],
+    log: Log,
+    as_json: bool,
+    listener: socket.socket | None,
+) -> int:
+    """Serve until a signal; raises exceptions of callbacks, because the server would otherwise
+    hang."""
+    loop, stop, bugs = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
+
+    def note_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and not isinstance(error, OSError):
+            bugs.append(error)
+            stop.set()
+
+    loop.set_exception_handler(note_bug)
+    for number in (
+        (signal.SIGINT,) if "ignore-sigterm" in faults else (signal.SIGINT, signal.SIGTERM)
+    ):
+        loop.add_signal_handler(number, stop.set)
+    engine = LiveEngine(
+        launch.server,
+        launch.memory.capacity_tokens,
+        launch.block_tokens,
+        launch.asked.speed,
+        answer=ANSWER_TOKENS,
+    )
+    if listener is None:
+        log.lines(launch.card.ready)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), faults.get("late-bind", 0.0))
+        listener = _bind(launch, log)
+    api, connections = EngineApi(launch, engine, faults), set[HttpConnection]()
+    server = await loop.create_server(
+        lambda: HttpConnection(api, connections), sock=listener, backlog=_BACKLOG
+    )
+    if "late-bind" not in faults:
+        log.lines(launch.card.ready)
+    if as_json:
+        url = f"http://{launch.host}:{listener.getsockname()[1]}"
+        print(json.dumps({"url": url, "pid": os.getpid(), "models": launch.models}), flush=True)
+    troubles = (
+        _die_mid_load(engine, faults.get("die-mid-load"), log),
+        slow_beside_others(engine, faults.get("slow-beside-others", 0.0)),
+    )
+    tasks = [asyncio.ensure_future(trouble) for trouble in troubles]
+    # Nothing that exists now will become garbage: leave it out of every collection.
+    gc.collect()
+    gc.freeze()
+    await stop.wait()
+    for task in tasks:
+        task.cancel()
+    server.close()
+    if bugs:
+        raise bugs[0]
+    log.lines(launch.card.stopping)
+    for connection in tuple(connections):
+        connection.close()
+    return 128 + signal.SIGTERM if launch.card.stop_signal else 0
+
+
+async def _die_mid_load(engine: LiveEngine, tokens: float | None, log: Log) -> None:
+    """End the process after this number of generated tokens; None: never."""
+    if tokens is None:
+        return
+    while engine.generated_tokens < tokens:
+        await asyncio.sleep(0.002)
+    death = log.crash(DIED)
+    sys.stdout.flush()
+    os._exit(death.exit_code)

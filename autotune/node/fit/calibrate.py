@@ -1,0 +1,598 @@
+"""Calibrate the simulated node to measured points, and predict them with the calibration.
+
+A `Calibration` is the factors, and how far off they are. How far off is told by fits that have not
+seen whole groups - an engine, a GPU, a model, a workload - never by leaving out random rows.
+
+Its `PredictionErrors` are quantiles, not variances: nine of ten errors lie within 1.645 standard
+deviations by construction, whatever their tails. An engine's spread is the 90 % quantile of its
+errors: of throughput, where that is known, by fits that had not seen the workload. Of the errors of
+other left-out groups the rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so
+that few points give wide intervals (Angelopoulos and Bates, arXiv:2107.07511). Fewer than nine
+points have no such rank: the fewer there are, the more what is said without any calibration counts.
+
+The fit is a least-squares problem, solved with all of the points and without some of them. Unknown
+are the logarithms of the factors (`autotune.node.calibration`). A residual is
+ln(predicted / measured) of a metric over what a run of that metric is uncertain by, flattened where
+it is large (soft L1, so that an outlier pulls with bounded force); and for each factor its distance
+from where it starts over its spread, which draws what the rows do not tell towards physics.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from multiprocessing.process import BaseProcess
+from typing import cast
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from autotune.base.arrays import Floats
+from autotune.base.child import die_with_parent
+from autotune.base.notify import Notify
+from autotune.load.metrics.table import HEADLINE
+from autotune.node.calibration import (
+    OWN,
+    UNKNOWN,
+    Z90,
+    Calibration,
+    ErrorSpread,
+    Factor,
+    Learned,
+    PredictionErrors,
+    Subject,
+    composed,
+    factors_of,
+    groups_of,
+    interval90,
+    nothing_learned,
+    packaged_calibration,
+    packaged_physics,
+    sigma,
+)
+from autotune.node.coefficients import adjusted, speed_card
+from autotune.node.prediction_intervals import subject_of
+from autotune.node.server import SimulatedServer
+from autotune.node.simulate import run_server
+from autotune.node.steady import SteadyNode
+
+from .reading import MeasuredPoint, alone, groups
+
+UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
+"""Standard deviation of ln(metric) that a single run is taken to have. Throughput: equivalent rows
+differ by 5 % on vLLM and 15 % on SGLang. Latencies are held more loosely: they hang on the order in
+which a client's requests arrive."""
+
+_STEP = 0.05
+"""Step of ln(factor) for differences: large enough to average over the jumps of a schedule."""
+
+_FAILED = 10.0
+"""Error in ln of a complete load that is predicted to fail."""
+
+_ROUNDS = 12
+_CHUNK = 4
+"""Runs that a worker gets at a time."""
+
+_FARTHEST = 0.7
+"""Longest step of ln(factor) to the optimum without some points: the Jacobian is invalid beyond
+it."""
+_ENOUGH = 3e-4
+"""Relative decrease of the cost below which a fit ends."""
+METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
+_LEAST = 0.03
+"""Least stated spread: the difference between two launches of one configuration."""
+_TELLING = 9
+"""Points from which on a 90 % quantile of errors exists: 0.9 (n + 1) is at most n."""
+_NEW = ("engine", "version", "gpu", "model", "workload")
+_NOT_ASKED = dict.fromkeys(_NEW, 0.25)
+"""Addition for unseen groups if none was ever left out: four together as uncertain as without a
+calibration."""
+
+
+def _groups(point: MeasuredPoint) -> dict[str, str]:
+    setup = point.resolved.setup
+    return groups_of(speed_card(setup.engine), setup.version, setup.hardware, setup.model)
+
+
+def _weight(point: MeasuredPoint) -> float:
+    """Return the weight of a point's squared residuals; 1 = a typical single run.
+
+    A mean of equivalent rows is surer than a single run; less so where they differ by more than
+    runs should. The variance of two values that lie a range r apart is r² / 2.
+    """
+    noise = UNCERTAIN[HEADLINE] ** 2
+    return point.weight * (len(point.members) * noise / max(noise, point.spread**2 / 2))
+
+
+def _residuals(point: MeasuredPoint, predicted: Mapping[str, float]) -> list[float]:
+    """Return one residual per metric of `UNCERTAIN`; 0 for an unmeasured one."""
+    weight, residuals = _weight(point), []
+    for name, uncertain in UNCERTAIN.items():
+        measured = point.metrics.get(name, 0.0)
+        if measured <= 0:
+            residuals.append(0.0)
+            continue
+        value = predicted.get(name, 0.0)
+        r = math.log(value / measured if value > 0 else _FAILED) / uncertain
+        # Soft L1: like r when small, like sqrt(2|r|) when large.
+        flattened = math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)
+        residuals.append(math.sqrt(weight) * flattened)
+    return residuals
+
+
+def _slopes(
+    point: MeasuredPoint,
+    calibration: Calibration,
+    factors: Sequence[Factor],
+    predicted: Mapping[str, float],
+) -> Floats:
+    """Return the derivatives of the residuals by the logarithms of factors, shape (metrics,
+    factors)."""
+    moved = {
+        which: np.append(_STEP * unit, 0.0)
+        for which, unit in zip(factors, np.eye(len(factors)), strict=True)
+    }
+    setup, weight = point.resolved.setup, _weight(point)
+    node = SteadyNode(setup.model, setup.hardware, setup.gpus, point.workload, calibration, moved)
+    logs = node.predict(setup.engine, setup.version, setup.knobs).drawn
+    slopes = np.zeros((len(UNCERTAIN), len(factors)))
+    for place, (name, residual) in enumerate(
+        zip(UNCERTAIN, _residuals(point, predicted), strict=True)
+    ):
+        log = logs.get(name.replace("median", "mean"))
+        if log is None or point.metrics.get(name, 0.0) <= 0 or not predicted:
+            continue
+        # Soft L1 flattens a residual r to f with f² = 2 (sqrt(1 + r²) - 1): the slope follows.
+        flat = residual**2 / weight / 2 if weight else 0.0
+        slope = math.sqrt(weight) * math.sqrt(1 + flat / 2) / (1 + flat) / UNCERTAIN[name]
+        slopes[place] = slope * (log[:-1] - log[-1]) / _STEP
+    return slopes
+
+
+_WORKER_POINTS: list[MeasuredPoint] = []
+"""Points of a worker's problem, inherited by the fork."""
+
+
+def _begin_worker(points: Sequence[MeasuredPoint], parent: int) -> None:
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+    _WORKER_POINTS[:] = points
+
+
+def _simulate(place: int, figures: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a point's simulated run with these figures; empty when it fails."""
+    setup = _WORKER_POINTS[place].resolved.setup
+    scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
+    coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
+    metrics = run_server(
+        SimulatedServer(setup, coefficients), _WORKER_POINTS[place].workload, 0
+    ).metrics
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+
+
+class Problem:
+    """Fit the factors of some points, with a prior at those of `start`; uses all cores inside the
+    context.
+
+    What was simulated is remembered: most differences leave most points as they were.
+    """
+
+    def __init__(
+        self, points: Sequence[MeasuredPoint], start: Calibration, progress: Notify
+    ) -> None:
+        self.points, self.start, self._progress = points, start, progress
+        physics = packaged_physics()
+        self._groups = [_groups(point) for point in points]
+        self.factors = sorted(
+            {
+                which
+                for members in self._groups
+                for which in factors_of(physics, members)
+                if _free(which, start)
+            }
+        )
+        self._spread = np.array(
+            [physics.figures[which.figure].spread[which.level] for which in self.factors]
+        )
+        self._centre = self.logs(start)
+        self._known: dict[bytes, tuple[Floats, Floats]] = {}
+        self._simulated: dict[tuple[float, ...], dict[str, float]] = {}
+        self._pool = ProcessPoolExecutor(
+            os.cpu_count(),
+            mp_context=multiprocessing.get_context("fork"),
+            initializer=_begin_worker,
+            initargs=(points, os.getpid()),
+        )
+        self._workers: set[BaseProcess] = set()
+
+    def __enter__(self) -> Problem:
+        # All workers are forked for the first task, with Ctrl-C blocked for good: it is their
+        # parent's business.
+        before, others = (
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}),
+            multiprocessing.active_children(),
+        )
+        try:
+            self._pool.submit(os.getpid).result()
+            self._workers = {*multiprocessing.active_children()} - {*others}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Waiting for what they compute would take seconds.
+        for worker in self._workers:
+            worker.kill()
+        self._pool.shutdown(cancel_futures=True)
+
+    def predict(
+        self, calibration: Calibration, places: Sequence[int] | None = None
+    ) -> list[dict[str, float]]:
+        """Return the metrics of all points, or those at `places`, simulated with a calibration;
+        empty = it fails."""
+        physics = packaged_physics()
+        wanted = range(len(self.points)) if places is None else places
+        figures = [composed(physics, calibration, self._groups[place]) for place in wanted]
+        keys = [(place, *its.values()) for place, its in zip(wanted, figures, strict=True)]
+        missing = {
+            key: its for key, its in zip(keys, figures, strict=True) if key not in self._simulated
+        }
+        found = self._pool.map(
+            _simulate, (key[0] for key in missing), missing.values(), chunksize=_CHUNK
+        )
+        self._simulated.update(zip(missing, found, strict=True))
+        self._progress(f"{len(self._simulated)} simulated runs")
+        return [self._simulated[key] for key in keys]
+
+    def logs(self, calibration: Calibration) -> Floats:
+        return np.array([math.log(calibration.factor(which)) for which in self.factors])
+
+    def calibration(self, x: Floats) -> Calibration:
+        """Return the start with these factors in it."""
+        factors = {
+            level: {g: dict(f) for g, f in groups.items()}
+            for level, groups in self.start.factors.items()
+        }
+        for which, log in zip(self.factors, x.tolist(), strict=True):
+            factors.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = (
+                math.exp(log)
+            )
+        return self.start.model_copy(update={"factors": factors})
+
+    def residuals(self, x: Floats) -> Floats:
+        """Return the residuals, shape (points * metrics + factors,)."""
+        metrics = self.predict(self.calibration(x))
+        data = [
+            r
+            for point, its in zip(self.points, metrics, strict=True)
+            for r in _residuals(point, its)
+        ]
+        return np.concatenate([np.array(data), (x - self._centre) / self._spread])
+
+    def at(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return residuals and Jacobian, cached for a repeated position."""
+        key = x.tobytes()
+        if key not in self._known:
+            self._known = {key: (self.residuals(x), self.jacobian(x))}
+        return self._known[key]
+
+    def jacobian(self, x: Floats) -> Floats:
+        """Take differences of the fast prediction, all factors of a point at once; shape
+        (residuals, factors).
+
+        The full simulation's own would take a run for each factor and point, and have the jumps of
+        its schedules.
+        """
+        calibration = self.calibration(x)
+        metrics = self.predict(calibration)
+        column = {which: place for place, which in enumerate(self.factors)}
+        rows = np.zeros((len(self.points), len(UNCERTAIN), len(x)))
+        for point, members, its, block in zip(
+            self.points, self._groups, metrics, rows, strict=True
+        ):
+            mine = [which for which in factors_of(packaged_physics(), members) if which in column]
+            block[:, [column[which] for which in mine]] = _slopes(point, calibration, mine, its)
+        return np.concatenate([rows.reshape(-1, len(x)), np.diag(1.0 / self._spread)])
+
+    def deviations(self, x: Floats) -> dict[str, dict[str, dict[str, float]]]:
+        """Return the posterior standard deviations of ln(factor), by level, group and figure."""
+        jacobian = self.jacobian(x)
+        left = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for which, deviation in zip(self.factors, left.tolist(), strict=True):
+            found.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = round(
+                deviation, 3
+            )
+        return found
+
+
+def _free(which: Factor, start: Calibration) -> bool:
+    """Return whether a factor is fitted.
+
+    What rows have told already stays: a handful of new ones must not move what all engines and GPUs
+    share. They move groups that nobody measured, and what the engine does on their own node.
+    """
+    if not start.fitted_to:
+        return which.level != OWN
+    return which.level == OWN or which.figure not in start.factors.get(which.level, {}).get(
+        which.group, {}
+    )
+
+
+def fit(problem: Problem, guess: Calibration) -> Floats:
+    """Return the logarithms of the factors: maximum a posteriori; a start `guess` only saves
+    time."""
+    solution = least_squares(
+        problem.residuals,
+        problem.logs(guess),
+        jac=cast("Callable[[Floats], Floats]", problem.jacobian),
+        max_nfev=_ROUNDS,
+        ftol=_ENOUGH,
+        xtol=_ENOUGH,
+    )
+    return cast(Floats, solution.x)
+
+
+def without(whole: Problem, x: Floats, out: Sequence[int]) -> Calibration:
+    """Return the calibration of a fit without the points at the positions `out`.
+
+    It begins at the whole fit's solution `x`, where its Jacobian is known, and takes one
+    Gauss-Newton step with it. Factors that only the left-out points tell about are back at their
+    start.
+    """
+    kept = np.ones(len(whole.points), dtype=bool)
+    kept[list(out)] = False
+    residuals, jacobian = whole.at(x)
+    rows = np.concatenate([np.repeat(kept, len(UNCERTAIN)), np.ones(len(x), dtype=bool)])
+    step = np.linalg.lstsq(jacobian[rows], residuals[rows], rcond=None)[0]
+    return whole.calibration(x - np.clip(step, -_FARTHEST, _FARTHEST))
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """ln(measured / predicted) of one point.
+
+    Attributes:
+        load: model, node, version of the engine and workload.
+        errors: by metric, of the fit to all points.
+        unseen: kind of `PredictionErrors.unseen` -> that of the total token throughput, by a fit
+            that had not seen the point's group of that kind.
+    """
+
+    engine: str
+    load: str
+    errors: Mapping[str, float]
+    unseen: Mapping[str, float]
+
+
+def errors_of(
+    points: Sequence[Missed], covered: Iterable[Subject], before: PredictionErrors | None = None
+) -> PredictionErrors:
+    """Return the errors to state; none is smaller than `before`, because the fit has seen its few
+    points."""
+    before = before or PredictionErrors()
+    by_engine: dict[str, list[Missed]] = defaultdict(list)
+    for point in points:
+        by_engine[point.engine].append(point)
+    by_engine["any"] = list(points)
+    shared = _shared(points)
+    engines = {
+        name: {m: _stated(members, m, shared, before.engines.get(name, {}).get(m)) for m in METRICS}
+        for name, members in by_engine.items()
+    }
+    # An engine that nobody measured is not surer than any that somebody did.
+    engines["any"] = {
+        m: max(
+            (one[m] for one in engines.values()),
+            key=lambda spread: math.hypot(spread.group, spread.row),
+        )
+        for m in METRICS
+    }
+    added = {
+        kind: max(more, before.unseen.get(kind, 0.0)) for kind, more in _unseen(points).items()
+    }
+    return PredictionErrors(
+        engines={**before.engines, **engines},
+        unseen={**_NOT_ASKED, **before.unseen, **added},
+        covered=[*before.covered, *(one for one in covered if one not in before.covered)],
+    )
+
+
+def _stated(
+    points: Sequence[Missed], metric: str, shared: float, before: ErrorSpread | None
+) -> ErrorSpread:
+    total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
+    group, row = round(total * math.sqrt(shared), 3), round(total * math.sqrt(1.0 - shared), 3)
+    if before is not None:
+        return ErrorSpread(group=max(group, before.group), row=max(row, before.row))
+    known = min(1.0, len(points) / _TELLING)
+
+    def mixed(stated: float, unknown: float) -> float:
+        return round(math.sqrt(known * stated**2 + (1.0 - known) * unknown**2), 3)
+
+    return ErrorSpread(group=mixed(group, UNKNOWN.group), row=mixed(row, UNKNOWN.row))
+
+
+def _foreseen(point: Missed, metric: str) -> float:
+    """Return the error of a prediction: of throughput, if available, by the fit without the
+    workload.
+
+    A fit's own errors are too small, the more so the fewer points an engine has.
+    """
+    own = point.errors[metric]
+    return point.unseen.get("workload", own) if metric == HEADLINE else own
+
+
+def _shared(points: Sequence[Missed]) -> float:
+    """Return the share of the variance common to configurations of one engine under one load.
+
+    By the differences of their errors, over all engines: what they tell apart is little. Kept from
+    the ends, where a comparison within an engine would be as unsure as one between engines, or
+    certain.
+    """
+    loads: dict[str, list[float]] = defaultdict(list)
+    for point in points:
+        if HEADLINE in point.errors:
+            loads[f"{point.engine} {point.load}"].append(point.errors[HEADLINE])
+    apart = [one - other for errors in loads.values() for one, other in combinations(errors, 2)]
+    if not apart or len(loads) < _TELLING:
+        return 0.5
+    total = _scale([error for errors in loads.values() for error in errors])
+    return min(0.8, max(0.2, 1.0 - (_scale(apart) / total) ** 2 / 2.0))
+
+
+def _unseen(points: Sequence[Missed]) -> dict[str, float]:
+    """Return the additions to engines' spreads for an unseen group, by kind: they cover nine of ten
+    left-out errors."""
+    seen = [point for point in points if HEADLINE in point.errors]
+    names = dict.fromkeys(point.engine for point in seen)
+    own = {
+        name: _scale([_foreseen(p, HEADLINE) for p in seen if p.engine == name]) for name in names
+    }
+    added = {}
+    for kind in _NEW:
+        lacking = sorted(
+            (p.unseen[kind] / Z90) ** 2 - own[p.engine] ** 2 for p in seen if kind in p.unseen
+        )
+        # So that the next one lies within it with odds of 9 to 1.
+        rank = min(len(lacking), math.ceil(0.9 * (len(lacking) + 1)))
+        if kind == "workload" and lacking:
+            added[kind] = 0.0  # the engines' spreads are those of unseen workloads already
+        elif lacking:
+            added[kind] = round(math.sqrt(max(0.0, lacking[rank - 1])), 3)
+    return added
+
+
+def _scale(errors: Sequence[float]) -> float:
+    """Return the standard deviation whose 90 % interval covers nine of ten errors."""
+    if not errors:
+        return 0.5
+    return max(_LEAST, float(np.quantile(np.abs(errors), 0.9)) / Z90)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Prediction of one point, under the measured workload.
+
+    Attributes:
+        metrics: under the names of `autotune.load.metrics.formulas`, with figures fitted to all points;
+            empty where it is predicted not to run.
+        low, high: ends of the 90 % interval of the total token throughput, tokens per second.
+        left_out: kind of group to the total token throughput with figures fitted to all points but
+            those of this point's group; 0 where it is predicted not to run.
+    """
+
+    metrics: Mapping[str, float]
+    low: float = 0.0
+    high: float = math.inf
+    failure: str | None = None
+    left_out: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def throughput(self) -> float:
+        """Return the total token throughput, tokens per second; 0 if it is predicted not to run."""
+        return self.metrics.get(HEADLINE, 0.0)
+
+
+def fitted_calibration(
+    points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Notify
+) -> tuple[Calibration, list[Predicted]]:
+    """Fit the factors to points, at least one of which ran, and predict all of them, in their
+    order.
+
+    Without `cross_validate` the errors of predictions of the unmeasured are those of the start.
+    """
+    places = [place for place, point in enumerate(points) if point.failure is None]
+    ran = [points[place] for place in places]
+    begin = packaged_calibration() if start == "shipped" else nothing_learned()
+    progress(f"fitting {len(ran)} points")
+    with Problem(ran, begin, progress) as problem:
+        x = fit(problem, packaged_calibration())
+        calibration = problem.calibration(x)
+        fitted = problem.predict(calibration)
+        unseen = _cross_validated(problem, x, progress) if cross_validate else [{} for _ in ran]
+    missed = [_missed(*each) for each in zip(ran, fitted, unseen, alone(ran), strict=True)]
+    errors = errors_of(missed, _covered(ran), begin.errors)
+    learned = Counter(
+        (point.members[0].source, point.members[0].evidence.value) for point in points
+    )
+    fitted_to = [
+        Learned(source=source, points=n, evidence=evidence)
+        for (source, evidence), n in learned.items()
+    ]
+    update = {"fitted_to": [*begin.fitted_to, *fitted_to], "errors": errors}
+    calibration = calibration.model_copy(update={**update, "deviations": problem.deviations(x)})
+    predictions = predicted_by(points, calibration)
+    for place, left_out in zip(places, unseen, strict=True):
+        predictions[place] = replace(predictions[place], left_out=left_out)
+    return calibration, predictions
+
+
+def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict[str, float]]:
+    """Return per point kind of group -> total token throughput by a fit that has not seen its
+    group."""
+    unseen: list[dict[str, float]] = [{} for _ in problem.points]
+    fits: dict[
+        tuple[int, ...], list[dict[str, float]]
+    ] = {}  # groups of two kinds may have the same members
+    for kind, named in groups(problem.points).items():
+        for name, members in named.items():
+            if members not in fits:
+                progress(f"fitting without {kind} {name}")
+                fits[members] = problem.predict(without(problem, x, members), members)
+            for place, metrics in zip(members, fits[members], strict=True):
+                unseen[place][kind] = metrics.get(HEADLINE, 0.0)
+    return unseen
+
+
+def _missed(
+    point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, float], counts: set[str]
+) -> Missed:
+    load = f"{point.era} {point.gpu} {point.model.family} {point.workload.name}"
+    both = {name: (point.metrics.get(name, 0.0), fitted.get(name, 0.0)) for name in METRICS}
+    errors = {
+        name: math.log(its / mine) for name, (its, mine) in both.items() if its > 0 and mine > 0
+    }
+    counted = {kind: mine for kind, mine in unseen.items() if mine > 0 and kind in counts}
+    left_out = {kind: math.log(point.metrics[HEADLINE] / mine) for kind, mine in counted.items()}
+    return Missed(point.engine, load, errors, left_out)
+
+
+def _covered(points: Sequence[MeasuredPoint]) -> list[Subject]:
+    subjects = {subject_of(point.resolved.setup, point.workload, point.metrics) for point in points}
+    covered = sorted(
+        subjects, key=lambda s: (s.engine, s.gpu, s.model, s.read, s.written, s.in_flight)
+    )
+    loads = [
+        {name: round(getattr(one, name), 1) for name in ("read", "written", "in_flight")}
+        for one in covered
+    ]
+    return [one.model_copy(update=load) for one, load in zip(covered, loads, strict=True)]
+
+
+def predicted_by(points: Sequence[MeasuredPoint], calibration: Calibration) -> list[Predicted]:
+    """Predict points by a calibration: metrics and interval, or a failure."""
+    predictions = []
+    for point in points:
+        outcome = replace(point.resolved, calibration=calibration).simulate(point.workload, 0)
+        if outcome.failure is not None:
+            predictions.append(Predicted({}, 0.0, 0.0, outcome.failure.message))
+            continue
+        metrics = {
+            name: float(value)
+            for name, value in outcome.metrics.items()
+            if isinstance(value, int | float)
+        }
+        subject = subject_of(point.resolved.setup, point.workload, point.metrics)
+        predictions.append(
+            Predicted(metrics, *interval90(metrics[HEADLINE], sigma(calibration.errors, subject)))
+        )
+    return predictions

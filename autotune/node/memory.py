@@ -1,0 +1,340 @@
+"""Memory plan of a GPU: its parts, the space for the KV cache, and the uncertainty."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import NormalDist
+
+from autotune.engines.architecture import (
+    BF16,
+    expert_layers,
+    kv_bytes_per_token_layer,
+    linear_state_bytes,
+    vocabulary_elements,
+    weight_bytes_per_gpu,
+)
+from autotune.engines.failure import Failure, FailureKind
+
+from .server import SimulatedServer
+
+GIB = 2.0**30
+_FLOAT32 = 4.0
+_NORMAL = NormalDist()
+_STATES = 256
+"""Sequences whose states of linear attention are reserved; for more the engines use cache space."""
+TOO_CLOSE = 0.1
+"""Odds below which (9 to 1 either way) the plan is too close to call."""
+
+MEMORY_KEYS = (
+    *("memory_verdict", "memory_margin_gb", "memory_margin_sigma_gb", "memory_fit_probability"),
+    *("kv_cache_tokens", "longest_request_tokens", "kv_cache_gb", "weights_gb"),
+)
+
+
+class MemoryVerdict(StrEnum):
+    """The margin against its uncertainty, in words."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does_not_fit"
+    TOO_CLOSE = "too_close_to_call"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes on one GPU.
+
+    Attributes:
+        weights: model weights, with the copies that the engine makes of them.
+        activations: the largest step's tensors, growing with its tokens and, for sparse attention,
+            with the context.
+        runtime: the driver's context and the buffers of communication.
+        kv_cache: what is left for the cache under the engine's fraction; negative = does not fit.
+        kv_token: bytes that a replica's token takes, over the layers of one pipeline stage.
+        capacity_tokens: tokens that one attention replica can keep, in whole blocks.
+        needed_tokens: tokens that the engine insists on at start (vLLM: one sequence of full
+            length).
+        spare: what is left beside the engine's share, where graphs and whatever is not in the share
+            must fit.
+        cache_sigma, spare_sigma: standard deviations of `kv_cache` and `spare`.
+    """
+
+    total: float
+    weights: float
+    activations: float
+    runtime: float
+    graphs: float
+    kv_cache: float
+    kv_token: float
+    capacity_tokens: int
+    longest_request_tokens: int
+    needed_tokens: int
+    spare: float
+    cache_sigma: float
+    spare_sigma: float
+
+    @property
+    def cache_margin_bytes(self) -> float:
+        """Return the bytes left after the least cache with which the server starts."""
+        return self.kv_cache - self.needed_tokens * self.kv_token
+
+    @property
+    def margin_bytes(self) -> float:
+        """Return the free bytes at the tightest place, in the engine's share or beside it; negative
+        = out of memory."""
+        return min(self.cache_margin_bytes, self.spare)
+
+    @property
+    def sigma_bytes(self) -> float:
+        return self.spare_sigma if self.spare < self.cache_margin_bytes else self.cache_sigma
+
+    @property
+    def fit_probability(self) -> float:
+        """Return the odds that it starts: that the engine's required cache exists."""
+        return self.holds(self.needed_tokens)
+
+    def holds(self, tokens: float) -> float:
+        """Return the odds that a replica's cache holds this number of tokens: margin over
+        deviation, assumed normal."""
+        cache = _NORMAL.cdf((self.kv_cache - tokens * self.kv_token) / self.cache_sigma)
+        return min(cache, _NORMAL.cdf(self.spare / self.spare_sigma))
+
+    @property
+    def starts(self) -> bool:
+        """Return whether the simulated server starts: its odds are even or better."""
+        return self.fit_probability >= 0.5 and self.kv_cache > self.kv_token
+
+    @property
+    def verdict(self) -> MemoryVerdict:
+        """Describe the odds in words; if too close to call, the simulated server starts at even
+        odds or better."""
+        if min(self.fit_probability, 1 - self.fit_probability) > TOO_CLOSE:
+            return MemoryVerdict.TOO_CLOSE
+        return MemoryVerdict.FITS if self.fit_probability > 0.5 else MemoryVerdict.DOES_NOT_FIT
+
+    def to_json(self) -> dict[str, float | str]:
+        """Return the flat keys of ``autotune simulate``: GB are 10^9 bytes per GPU, tokens those of
+        one replica."""
+        values = (
+            self.verdict.value,
+            self.margin_bytes / 1e9,
+            self.sigma_bytes / 1e9,
+            self.fit_probability,
+            self.capacity_tokens,
+            self.longest_request_tokens,
+            max(0.0, self.kv_cache) / 1e9,
+            self.weights / 1e9,
+        )
+        return dict(zip(MEMORY_KEYS, values, strict=True))
+
+
+def _weight_bytes(server: SimulatedServer) -> float:
+    """Sum the checkpoint's weights, the router in bf16, the additions of latent attention, and what
+    options add.
+
+    Latent attention keeps a bf16 copy of the up-projections of keys and values for decoding (vLLM's
+    ``process_weights_after_loading``, SGLang's ``w_kc`` and ``w_vc``); vLLM 0.7 kept their products
+    with the query's up-projection and with the output projection instead.
+    """
+    a, tp, stages = server.architecture, server.tensor_parallel, server.pipeline_parallel
+    mtp = server.speculative_tokens > 0
+    checkpoint = weight_bytes_per_gpu(a, tp, server.stage_gpus, stages, mtp)
+    router = a.experts * a.hidden_size * BF16 * expert_layers(a)
+    copies = 0.0
+    if a.kv_lora_rank and server.coefficients.latent_products:
+        copies = (
+            a.heads
+            / tp
+            * a.kv_lora_rank
+            * (a.q_lora_rank + a.hidden_size)
+            * a.weight_bytes
+            * a.layers
+        )
+    elif a.kv_lora_rank:
+        copies = (
+            a.heads / tp * a.kv_lora_rank * (a.qk_nope_head_dim + a.v_head_dim) * BF16 * a.layers
+        )
+    held = checkpoint + (router + copies) / stages + a.extra_gb * 1e9
+    # Layers are moved to the host's memory, the vocabulary is not.
+    return max(held, vocabulary_elements(a) * BF16 / tp / stages)
+
+
+def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
+    """Return the largest step's tensors, those of its layers or of sampling after it, and their
+    standard deviation.
+
+    Hidden states: every rank of a data-parallel group sees the tokens of all ranks at the experts.
+    Sampling, where the engine profiles it, sorts the logits of all running sequences in float32.
+    Sparse attention adds what grows with the context: the prefill indexer's float32 scores (tokens
+    of a step x context, DeepGEMM's ``fp8_mqa_logits``), the decode indexer's scores (sequences x
+    context) and a workspace of whole latent sequences (vLLM's FlashMLA-sparse backend: 5 x
+    max_model_len x 576 x 2 bytes).
+    """
+    a, c = server.architecture, server.coefficients
+    copy = server.token_budget * a.hidden_size * BF16
+    layers = copy * server.joined_replicas * c.activation_copies
+    if a.indexer is not None:
+        context = server.context_length
+        if c.indexer_logits:
+            sequences = min(server.running_limit, server.graph_batch)
+            prompts = min(server.token_budget * context * _FLOAT32, c.indexer_logits_limit_gb * 1e9)
+            layers += prompts * c.indexer_logits_copies + sequences * context * _FLOAT32
+        layers += c.workspace_contexts * context * (a.kv_lora_rank + a.qk_rope_head_dim) * BF16
+    logits = c.sampler_copies * server.running_limit * a.vocab_size * _FLOAT32
+    sampling = logits + copy
+    if layers > sampling:
+        return layers, layers * c.memory_sigma_share
+    return sampling, logits * c.sampler_sigma_share
+
+
+def _graph_bytes(server: SimulatedServer) -> float:
+    """Sum CUDA graphs by how many batch sizes are captured: 1, 2, 4, every 8th up to 256 and every
+    16th beyond.
+
+    vLLM and SGLang both step so. Nodes grow with the layers; that all of it does is a
+    simplification.
+    """
+    if not (batch := server.graph_batch):
+        return 0.0
+    sizes = 3 + min(batch, 256) // 8 + max(0, batch - 256) // 16
+    layers = server.architecture.layers / server.pipeline_parallel
+    return sizes * layers * server.coefficients.graph_mb_per_layer * 1e6
+
+
+def _kv_token_bytes(server: SimulatedServer) -> float:
+    a, alignment = server.architecture, server.coefficients.latent_cache_alignment
+    # Where a layer's cache is its window, short sequences take more of the pool per token than this
+    # mean.
+    length = server.context_length if server.coefficients.sliding_cache == "window" else 0
+    per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel, length)
+    if a.kv_lora_rank and alignment > 1:
+        per_token = math.ceil(per_token / alignment) * alignment
+    return per_token * a.layers / server.pipeline_parallel / server.context_parallel
+
+
+def plan_memory(server: SimulatedServer) -> MemoryPlan:
+    """Plan the memory of one GPU; all GPUs of a server are alike."""
+    c, hardware = server.coefficients, server.hardware
+    total = (hardware.driver_memory_gb or hardware.memory_gb) * 1e9
+    weights, graphs = _weight_bytes(server), _graph_bytes(server)
+    activations, guessed = _activation_bytes(server)
+    # One set of buffers of collectives for every further rank of a pipeline stage, and those of an
+    # all-to-all.
+    exchange = c.exchange_buffer_gb if server.stage_gpus > 1 else 0.0
+    context, communication = (
+        c.context_gb * 1e9,
+        ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9,
+    )
+    fraction = server.memory_fraction
+    base, share = c.memory_sigma_gb * 1e9, c.memory_sigma_share
+    # What of the cache and of the spare part rests on guesses.
+    if c.fraction_of == "total":
+        inside = graphs if c.graphs_in_share else 0.0
+        kv_cache = total * fraction - weights - activations - communication - inside
+        spare = total * (1 - fraction) - context - (graphs - inside)
+        cache_unsure, spare_unsure = (
+            guessed + share * (communication + inside),
+            share * (graphs - inside),
+        )
+    elif c.fraction_of == "static":
+        free = total - context - communication
+        kv_cache = free * fraction - weights
+        spare = free * (1 - fraction) - activations - graphs
+        cache_unsure, spare_unsure = share * communication, guessed + share * graphs
+    else:
+        spare = total - context - communication - weights - activations - graphs
+        kv_cache = spare * fraction
+        cache_unsure = spare_unsure = guessed + share * (communication + graphs)
+    # States of linear attention of the sequences that run, as many as for short ones; one more per
+    # drafted token.
+    a = server.architecture
+    state = linear_state_bytes(a) / min(server.tensor_parallel, max(1, a.linear_value_heads))
+    states = (
+        min(server.running_limit, _STATES)
+        * (1 + server.speculative_tokens)
+        * state
+        / server.pipeline_parallel
+    )
+    kv_cache -= min(kv_cache / 2, states) if kv_cache > 0 else 0.0
+    kv_token = _kv_token_bytes(server)
+    capacity = int(max(0.0, kv_cache) / kv_token) // server.block_tokens * server.block_tokens
+    return MemoryPlan(
+        total=total,
+        weights=weights,
+        activations=activations,
+        runtime=context + communication,
+        graphs=graphs,
+        kv_cache=kv_cache,
+        kv_token=kv_token,
+        capacity_tokens=capacity,
+        longest_request_tokens=min(server.context_length, capacity),
+        needed_tokens=server.context_length if c.full_context_option else 1,
+        spare=spare,
+        cache_sigma=math.hypot(base, cache_unsure),
+        spare_sigma=math.hypot(base, spare_unsure),
+    )
+
+
+def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
+    """Return the failure of the start in the engine's words; None if it starts."""
+    if server.gpus > server.setup.gpus:
+        message = f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."
+        return Failure(FailureKind.BAD_ARGUMENT, message, "")
+    if plan.starts:
+        return None
+    short = f"{-plan.margin_bytes / 1e9:.1f} GB per GPU are missing, give or take {plan.sigma_bytes / 1e9:.1f}"
+    if plan.verdict is MemoryVerdict.TOO_CLOSE:
+        short += f": too close to call, with odds of starting of {plan.fit_probability:.0%}"
+    facts = (
+        f"weights {plan.weights / 1e9:.1f} GB, a step's tensors {plan.activations / 1e9:.1f} GB, runtime "
+        f"{plan.runtime / 1e9:.1f} GB, graphs {plan.graphs / 1e9:.1f} GB of {plan.total / 1e9:.1f} GB, memory fraction "
+        f"{server.memory_fraction:g}"
+    )
+    excerpt, advice = _as_the_engine_says(server, plan)
+    return Failure(
+        FailureKind.OUT_OF_MEMORY, f"Out of GPU memory: {short} ({facts}); {advice}.", excerpt
+    )
+
+
+def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str]:
+    """Return the engine's own line for the missing memory, and the remedy."""
+    allocation = f"torch.OutOfMemoryError: {'HIP' if server.hardware.vendor == 'amd' else 'CUDA'} out of memory."
+    c, free = server.coefficients, plan.total - server.coefficients.context_gb * 1e9
+    share = plan.total * server.memory_fraction
+    if c.fraction_of == "total" and share > free:
+        wanted = f"({server.memory_fraction:g}, {share / GIB:.2f} GiB)"
+        found = f"({free / GIB:.2f}/{plan.total / GIB:.2f} GiB)"
+        excerpt = f"ValueError: Free memory on device {found} on startup is less than desired GPU memory utilization"
+        return f"{excerpt} {wanted}.", "lower memory_fraction"
+    if plan.weights > plan.total - plan.runtime:
+        return allocation, "shard over more GPUs"
+    if plan.spare < plan.cache_margin_bytes:
+        return (
+            allocation,
+            "lower memory_fraction, capture smaller CUDA graphs or compute fewer tokens per step",
+        )
+    if plan.kv_cache <= 0:
+        line = {
+            "total": "ValueError: No available memory for the cache blocks.",
+            "static": "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+        }.get(c.fraction_of, allocation)
+        return line, "raise memory_fraction, shard over more GPUs or compute fewer tokens per step"
+    need, have = plan.needed_tokens * plan.kv_token, plan.kv_cache
+    excerpt = (
+        f"To serve at least one request with the model's max seq len ({server.context_length}), ({need / GIB:.2f} GiB "
+        f"KV cache is needed, which is larger than the available KV cache memory ({have / GIB:.2f} GiB)."
+    )
+    told = f"one {plan.needed_tokens:,}-token request needs {need / 1e9:.1f} GB of KV cache, {have / 1e9:.1f} GB are free"
+    sure = int((have + _NORMAL.inv_cdf(TOO_CLOSE) * plan.cache_sigma) / plan.kv_token)
+    shorter = f"add {c.full_context_option} {sure // server.block_tokens * server.block_tokens}, "
+    others = "raise memory_fraction or shard attention over more GPUs"
+    return excerpt, f"{told}; {shorter if sure >= server.block_tokens else ''}{others}"
+
+
+def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:
+    """Return the seconds until a server is ready: weights, if it reads them, and everything
+    else."""
+    c = server.coefficients
+    read = 0.0 if server.setup.random_weights else plan.weights * server.gpus / 1e9
+    return c.start_s + read / c.load_gb_s

@@ -1,0 +1,111 @@
+"""Uncertainty of the simulated node: intervals, and comparisons of two configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packaging.version import Version
+
+from autotune.load.metrics.table import HEADLINE
+from autotune.load.workloads import Workload
+
+from .calibration import (
+    PredictionErrors,
+    Subject,
+    interval90,
+    packaged_calibration,
+    sigma,
+    sigma_of_ratio,
+)
+from .simulate import ServerSetup
+
+_LATENCIES = ("median_ttft_ms", "median_tpot_ms")
+
+
+def errors_for(setup: ServerSetup) -> PredictionErrors:
+    return (setup.calibration or packaged_calibration()).errors
+
+
+def subject_of(
+    setup: ServerSetup, workload: Workload, metrics: Mapping[str, object] | None = None
+) -> Subject:
+    """Return the subject of a prediction at its heaviest load; without metrics, as if all requests
+    were in flight."""
+    requests = workload.draw(len(workload.points) - 1, 0)
+    in_flight = float(min(len(requests.input_tokens), requests.concurrency))
+    latency, over_s = (metrics or {}).get("mean_e2el_ms"), float(requests.send_s.max())
+    if isinstance(latency, int | float) and over_s > 0:
+        # Little's law: so many arrive while one is served.
+        in_flight = min(in_flight, max(1.0, len(requests.send_s) / over_s * latency / 1e3))
+    return Subject(
+        engine=setup.engine,
+        version=".".join(str(number) for number in Version(setup.version).release[:2]),
+        gpu=setup.hardware.name,
+        model=setup.model.family,
+        read=float(requests.input_tokens.mean()),
+        written=float(requests.output_tokens.mean()),
+        in_flight=in_flight,
+    )
+
+
+def intervals(
+    setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the 90 % intervals of a prediction, None if nothing ran, and its parts without a
+    measurement."""
+    subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
+
+    def ends(metric: str) -> list[float] | None:
+        if not metrics:
+            return None
+        value = metrics[metric]
+        assert isinstance(value, int | float)
+        return list(interval90(float(value), sigma(errors, subject, metric)))
+
+    latencies = {
+        f"{metric}_interval90": ends(metric)
+        for metric in _LATENCIES
+        if metric in metrics or not metrics
+    }
+    return {"interval90": ends(HEADLINE), **latencies, "unseen": list(subject.unseen(errors))}
+
+
+def against(
+    mine: tuple[ServerSetup, Mapping[str, Any]],
+    theirs: tuple[ServerSetup, Mapping[str, Any]],
+    workload: Workload,
+) -> dict[str, Any]:
+    """Compare two predictions under one load: setups, and their results of `prediction`.
+
+    ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them
+    does not run. Within an engine what the simulator gets wrong of both alike cancels; between
+    engines it does not: the interval is wider.
+    """
+    its = theirs[1].get(HEADLINE)
+    other = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
+    if its is None or HEADLINE not in mine[1]:
+        return {**other, "gain_percent": None, "gain_interval90": None}
+    ratio = float(mine[1][HEADLINE]) / float(its)
+    ends = gain_interval90(ratio, mine, theirs, workload)
+    return {**other, "gain_percent": (ratio - 1.0) * 100.0, "gain_interval90": list(ends)}
+
+
+def gain_interval90(
+    ratio: float,
+    mine: tuple[ServerSetup, Mapping[str, Any]],
+    theirs: tuple[ServerSetup, Mapping[str, Any]],
+    workload: Workload,
+    metric: str = HEADLINE,
+    launches: tuple[float, float] = (0.0, 0.0),
+) -> tuple[float, float]:
+    """Return the 90 % interval of a gain in percent; `ratio` of the two predictions above 1 is
+    better.
+
+    The last argument is that of `interval90`.
+    """
+    first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
+    low, high = interval90(
+        ratio, sigma_of_ratio(errors_for(mine[0]), first, second, metric), launches
+    )
+    return (low - 1.0) * 100.0, (high - 1.0) * 100.0

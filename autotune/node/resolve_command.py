@@ -1,0 +1,286 @@
+"""Resolve a command line as its engine's version does, and predict it on the simulated node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.engines.cards import ModelCard
+from autotune.engines.command import Command, Configuration, Scalar
+from autotune.engines.context import (
+    Context,
+    as_failure,
+    broken_rules,
+    effective,
+    gpus_of,
+    normalised,
+    unsuited,
+)
+from autotune.engines.engine import Engine
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library
+from autotune.engines.options import Setting, loading, unmodelled
+from autotune.engines.registry import engine, recognise
+from autotune.engines.schema import Effect, EngineCard
+from autotune.load.metrics.formulas import Slo
+from autotune.load.metrics.table import Rent
+from autotune.load.workloads import Workload, load_workload
+
+from .calibration import Calibration, calibration_of
+from .coefficients import conditional_knobs, holding, speed_card
+from .memory import MEMORY_KEYS
+from .prediction_intervals import intervals
+from .server import UNFORCED
+from .simulate import ServerSetup, SimulatedOutcome, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCommand:
+    """A command line resolved by its engine's version.
+
+    Attributes:
+        effective: the knobs as the engine runs them.
+        on_random: see `ServerSetup`; what the command forces.
+        random_weights: whether the command has the switch.
+        changes: sentences, on what its options make of the model.
+        unmodelled: settings that are simulated only where a knob of theirs is.
+    """
+
+    card: EngineCard
+    context: Context
+    effective: Configuration
+    failure: Failure | None
+    effects: Sequence[Effect] = ()
+    calibration: Calibration | None = None
+    on_random: float | None = None
+    random_weights: bool = False
+    changes: Sequence[str] = ()
+    unmodelled: Sequence[Setting] = ()
+
+    @property
+    def setup(self) -> ServerSetup:
+        c, knobs = self.context, dict(self.effective.knobs)
+        more = self.calibration, self.on_random, self.random_weights
+        return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, *more)
+
+    def running(self) -> ResolvedCommand:
+        """Return it as on a real engine: only a switch makes it accept drafts of random tokens."""
+        return replace(self, on_random=self.on_random or UNFORCED)
+
+    def simulate(self, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
+        """Simulate one load; a configuration forbidden by a rule fails before any computation."""
+        if self.failure is not None:
+            return SimulatedOutcome(failure=self.failure)
+        return simulate(self.setup, workload, seed, slos)
+
+    def changed_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
+        """Return the knobs that differ from the defaults of the engine's version, some of them
+        `fixed`."""
+        knobs = self.effective.knobs
+        defaults = engine(self.card.engine).default_knobs(
+            self.context, {n: knobs[n] for n in fixed if n in knobs}
+        )
+        usual = effective(self.card, Configuration(self.card.engine, defaults), self.context).knobs
+        return {name: value for name, value in knobs.items() if value != usual.get(name)}
+
+
+def resolve_command(
+    command: Command, library: Library, context: Context, version: str | None = None
+) -> ResolvedCommand:
+    """Parse a command line as its engine does, in a version (None: the newest known); raises
+    `BadInput` as it would."""
+    kind = recognise(command.argv, library)
+    return resolve_for(
+        kind, command, replace(context, version=kind.version(version)), calibration_of(library)
+    )
+
+
+def resolve_for(
+    kind: Engine, command: Command, context: Context, calibration: Calibration | None = None
+) -> ResolvedCommand:
+    """Resolve a command line of a recognised engine, in a known version."""
+    card = kind.card
+    parsed = kind.parse(command, context.version)
+    raw = kind.knobs(parsed, context)
+    refused = None
+    # A number that no engine takes, though its parser lets it through: the server's start fails.
+    for name, value in raw.knobs.items():
+        knob = card.knobs[name]
+        if refused is None and knob.choices is None and (wanted := knob.refuses(value)) is not None:
+            refused = Failure(
+                FailureKind.BAD_ARGUMENT, f"{name}={value} is refused: {card.title} wants {wanted}."
+            )
+    width = raw.knobs.get("tensor_parallel")
+    # A division's remainder is kept as a fraction, for a rule to say what does not divide.
+    divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
+    unseen = unmodelled(kind, parsed, raw)
+    if refused is not None and divides:
+        return ResolvedCommand(
+            card, context, raw, refused, calibration=calibration, unmodelled=unseen
+        )
+    made, _ = normalised(card, raw, context)
+    loaded = loading(kind, parsed, context, made)
+    context, refused = loaded.context, refused or loaded.failure
+    made, effects = normalised(card, raw, context)
+    broken = [
+        rule for rule in broken_rules(card, made, context) if rule.kind is not FailureKind.RULE
+    ]
+    if broken:
+        refused = as_failure(broken[0])
+    elif refused is None and (reason := unsuited(card, context)) is not None:
+        refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
+    forced = kind.forced_length(parsed, context), not kind.reads_weights(parsed, context)
+    resolved = ResolvedCommand(card, context, made, refused, effects, calibration, *forced)
+    return replace(resolved, changes=loaded.reasons, unmodelled=unseen)
+
+
+def model_of(
+    command: Command, library: Library, version: str | None = None, model_id: str | None = None
+) -> ModelCard:
+    kind = recognise(command.argv, library)
+    return library.model(kind.parse(command, kind.version(version)).model, model_id)
+
+
+def knobs_modelled(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozenset[str] | None:
+    """Return the knobs of a version that the simulator reads; None if no simulation was
+    complete."""
+    if outcome.failure is not None:
+        return None
+    return outcome.knobs_read | conditional_knobs(
+        speed_card(resolved.card.engine), resolved.context.version
+    )
+
+
+def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[str]:
+    """List the settings of a command on which no figure of its simulation depends, as they are
+    written."""
+    if outcome.failure is not None and outcome.memory is None:
+        return []  # There is no figure.
+    read, changed = knobs_modelled(resolved, outcome), resolved.changed_knobs()
+
+    def unseen(knobs: frozenset[str]) -> bool:
+        # Of what did not run it is not known which knobs would have been read.
+        return read is not None and knobs.isdisjoint(read) and not knobs.isdisjoint(changed)
+
+    return [one.name for one in resolved.unmodelled if not one.knobs or unseen(one.knobs)]
+
+
+def not_simulated_in(command: Command, library: Library, context: Context) -> list[str]:
+    """List what `not_simulated` does, for the context's version; of a command that cannot be read
+    nothing is known."""
+    with suppress(BadInput):
+        resolved = resolve_command(command, library, context, context.version)
+        return not_simulated(resolved, resolved.simulate(load_workload("random:64:4:4"), 0))
+    return []
+
+
+def changed_defaults(
+    versions: Sequence[tuple[Engine, str]],
+    was: Mapping[str, Scalar],
+    now: Mapping[str, Scalar],
+    given: Collection[str] = (),
+    *,
+    unstated: bool = False,
+) -> list[dict[str, Any]]:
+    """Compare two versions: resolved knobs, then options that were not `given`, by both versions'
+    defaults.
+
+    A default of None, which the engine replaces, counts only where `unstated`; one borrowed from
+    another version never.
+    """
+    changed: list[dict[str, Any]] = [
+        {"knob": name, "from": was[name], "to": now[name]}
+        for name in now
+        if name in was and was[name] != now[name]
+    ]
+    tables = [kind.table(version) for kind, version in versions]
+    if not tables or any(table.borrowed for table in tables):
+        return changed
+    (before, after), (kind, version) = tables, versions[-1]
+    read = {
+        name for knob in now for name in re.findall(r"\bargs\.(\w+)", kind.reading(knob, version))
+    }
+    defaults = {
+        option.dest: option.default
+        for option in before.options
+        if option.dest not in read.union(given)
+    }
+    for option in after.options:
+        ends = (defaults.get(option.dest, option.default), option.default)
+        if ends[0] != ends[1] and (unstated or None not in ends):
+            changed.append({"flag": max(option.flags, key=len), "from": ends[0], "to": ends[1]})
+    return changed
+
+
+def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any]:
+    """Compare two versions of an engine by their resolution of one command line.
+
+    ``simulated_changes`` has what is simulated for one version only, and why.
+    """
+    kind, versions = engine(new.card.engine), (old.context.version, new.context.version)
+    changed = changed_defaults(
+        [(kind, one) for one in versions], old.effective.knobs, new.effective.knobs
+    )
+    card = speed_card(kind.name)
+    held = [
+        list(holding(card, one.context.version, one.effective.knobs, one.setup.scope))
+        for one in (old, new)
+    ]
+    alone = [
+        {"only": version, "reason": adjustment.reason}
+        for version, ours, others in zip(versions, held, reversed(held), strict=True)
+        for adjustment in ours
+        if adjustment not in others
+    ]
+    return {"changed_defaults": changed, "simulated_changes": alone}
+
+
+def prediction(
+    resolved: ResolvedCommand,
+    workload: Workload,
+    seed: int,
+    outcome: SimulatedOutcome | None = None,
+) -> dict[str, Any]:
+    """Return the flat object of ``autotune simulate``: metrics, memory, ``failure``, intervals and
+    the knobs.
+
+    ``unseen`` names what was never measured, and as ``knob NAME`` what the simulator does not read:
+    set otherwise than by default, it changes nothing here. The intervals should hold a real node's
+    figures with odds of 9 to 1. An `outcome` is that of a load search, which ended at this
+    workload.
+    """
+    speed_card(
+        resolved.card.engine
+    )  # of an engine without figures nothing is said, not even that it fails
+    outcome = outcome or resolved.simulate(workload, seed)
+    failed = outcome.failure
+    sure = intervals(resolved.setup, workload, outcome.metrics)
+    read = knobs_modelled(resolved, outcome)
+    unread = (
+        []
+        if read is None
+        else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
+    )
+    configuration = resolved.effective
+    return {
+        **Rent(gpus_of(configuration, resolved.context.gpus)).derived(outcome.metrics),
+        **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan
+        **(outcome.memory.to_json() if outcome.memory else {}),
+        "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
+        if failed
+        else None,
+        **sure,
+        "unseen": [*sure["unseen"], *unread],
+        "not_simulated": not_simulated(resolved, outcome),
+        "evidence": Evidence.SIMULATED.value,
+        "workload": workload.name,
+        "engine": resolved.card.engine,
+        "engine_version": resolved.context.version,
+        "config": dict(configuration.knobs),
+        "effects": [*(effect.reason for effect in resolved.effects), *resolved.changes],
+    }

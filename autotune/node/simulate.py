@@ -1,0 +1,146 @@
+"""A node without GPUs: `simulate(server, workload, seed) -> SimulatedOutcome`.
+
+    server.py        what the engine makes of the knobs
+    coefficients.py  the figures of search_spaces/<engine>/simulator.yaml, per engine, version and GPU
+    memory.py        the memory plan, and out-of-memory
+    steptime.py      seconds per step: rooflines, communication, host
+    scheduling.py    continuous batching: the scheduler, also the emulator's, and the loop over it in virtual time
+    replica.py       one attention replica: front end, queue, admission, KV pool, prefix cache
+    steady.py        a fast prediction of all candidates, the search's prior: the load as a fluid, without the loop
+
+Its numbers are *simulated*: never to be mixed with measured ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from autotune.engines.failure import Failure, FailureKind
+from autotune.load.metrics.formulas import Slo, summarize_loads
+from autotune.load.metrics.records import RequestRecords
+from autotune.load.metrics.table import Metrics
+from autotune.load.workloads import Workload
+
+from .coefficients import conditional_knobs, speed_card
+from .memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, startup_s
+from .scheduling import Batching
+from .server import RecordedKnobs, ServerSetup, SimulatedServer
+
+__all__ = [
+    "MemoryPlan",
+    "ServerSetup",
+    "SimulatedOutcome",
+    "beyond_step",
+    "knobs_read",
+    "run_server",
+    "simulate",
+    "start_failure",
+    "too_long",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedOutcome:
+    """Result of a simulated launch: metrics of the whole workload, and `runs` as a client sees its
+    load points.
+
+    `memory` is None where a rule failed before; `knobs_read` are those that the arithmetic asked
+    for, set or not.
+    """
+
+    metrics: Metrics = field(default_factory=dict)
+    failure: Failure | None = None
+    startup_s: float = 0.0
+    memory: MemoryPlan | None = None
+    preemptions: int = 0
+    knobs_read: frozenset[str] = frozenset()
+    runs: tuple[RequestRecords, ...] = ()
+
+
+def simulate(
+    server: ServerSetup, workload: Workload, seed: int, slos: Sequence[Slo] = ()
+) -> SimulatedOutcome:
+    """Run a workload's load points on a server in virtual time, one after the other; the seed fixes
+    the prompts."""
+    names: set[str] = set()
+    recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
+    return replace(
+        run_server(SimulatedServer(recorded), workload, seed, slos), knobs_read=frozenset(names)
+    )
+
+
+def knobs_read(setup: ServerSetup, workload: Workload) -> frozenset[str]:
+    """Return the knobs that the arithmetic asks for, set or not, whether or not such a server would
+    start."""
+    names = set(conditional_knobs(speed_card(setup.engine), setup.version))
+    server = SimulatedServer(replace(setup, knobs=RecordedKnobs(setup.knobs, names)))
+    plan = plan_memory(server)
+    start_failure(server, plan)
+    too_long(server, plan, workload)
+    requests = workload.draw(0, 0)
+    Batching(
+        server, requests, max(plan.capacity_tokens, len(requests) * workload.longest_request)
+    ).run()
+    return frozenset(names)
+
+
+def run_server(
+    server: SimulatedServer, workload: Workload, seed: int, slos: Sequence[Slo] = ()
+) -> SimulatedOutcome:
+    """Simulate a server with resolved settings; calibration passes its own coefficients this
+    way."""
+    plan = plan_memory(server)
+    failure = start_failure(server, plan) or too_long(server, plan, workload)
+    if failure is not None:
+        return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
+    runs: list[RequestRecords] = []
+    cached, read, preemptions = 0.0, 0.0, 0
+    for position in range(len(workload.points)):
+        requests = workload.draw(position, seed)
+        failure = beyond_step(server, int(requests.input_tokens.max()))
+        if failure is not None:
+            return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
+        # Where it is too close to call whether the pool holds the longest request, it just does.
+        pool = max(plan.capacity_tokens, workload.longest_request + server.block_tokens)
+        # Each server with its share; one that would get no stream of a light load stays idle.
+        parts = min(server.replicas, requests.concurrency)
+        batchings = [Batching(server, requests.part(i, parts), pool) for i in range(parts)]
+        runs.append(RequestRecords.side_by_side([batching.run() for batching in batchings]))
+        cached += sum(batching.scheduler.cached_tokens for batching in batchings)
+        read += float(requests.input_tokens.sum())
+        preemptions += sum(batching.scheduler.preemptions for batching in batchings)
+    metrics = summarize_loads(runs, slos)
+    metrics["cache_hit_rate"] = cached / read
+    if server.speculative_tokens:
+        metrics["spec_decode_acceptance_length"] = batchings[-1].scheduler.gain
+    metrics["client_bound"] = False
+    return SimulatedOutcome(
+        metrics, None, startup_s(server, plan), plan, preemptions, runs=tuple(runs)
+    )
+
+
+def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
+    """Refuse requests longer than the server's context or, certainly, than its whole KV pool."""
+    longest, pool = workload.longest_request, plan.capacity_tokens
+    if plan.holds(longest) >= TOO_CLOSE:
+        pool = max(pool, longest)
+    for limit, name in (
+        (server.context_length, "context_length"),
+        (pool, "the KV cache of a replica"),
+    ):
+        if longest > limit:
+            message = f"Requests of up to {longest} tokens do not fit {name} ({limit} tokens); the server rejects them."
+            return Failure(FailureKind.LOAD_ERRORS, message, "")
+    return None
+
+
+def beyond_step(server: SimulatedServer, prompt: int) -> Failure | None:
+    """Refuse prompts that no step can compute whole without chunks."""
+    if server.prompt_limit is None or prompt <= server.prompt_limit:
+        return None
+    message = (
+        f"Prompts of up to {prompt} tokens do not fit a step of {server.prompt_limit} tokens and chunked prefill is "
+        "off; the server rejects them."
+    )
+    return Failure(FailureKind.LOAD_ERRORS, message, "")

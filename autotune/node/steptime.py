@@ -1,0 +1,481 @@
+"""Seconds of one step: a roofline per component, communication, kernel latencies and host time.
+
+Every component takes the longer of its memory traffic and its arithmetic. Ranks of a data-parallel
+group meet at every layer's experts, so a step lasts as long as its slowest rank. Formulas, sources:
+``docs/simulator-fit.md``.
+
+A figure may be an array of draws, shape (draws,). Seconds of several steps, and of such draws, are
+arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from autotune.base.arrays import Floats
+from autotune.engines.architecture import (
+    BF16,
+    Architecture,
+    expert_layers,
+    indexer_bytes_per_token_layer,
+    indexer_layers,
+    kv_bytes_per_token_layer,
+    layer_weights,
+    linear_state_bytes,
+    rank_layers,
+)
+
+from .server import SimulatedServer
+
+_CANDIDATE_BYTES, _LEAST_TILE = 8, 16
+_NONE = 1e-12
+"""Experts touched by a step without tokens: above zero because it is a divisor."""
+_EVEN = 1.5
+"""Shape of the gamma distribution of an expert's frequency; infinite = all equal."""
+_OWN_ROUTES = 0.55
+"""Share of experts of a further token of one sequence that earlier tokens of the step do not use.
+
+Four tokens in a row touched 31 % fewer experts than as many of other sequences would, some 20 of
+128 with 8 each:
+https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding (April 2026).
+"""
+Seconds = float | Floats
+"""Value of one prediction, or of several draws of the figures, shape (draws,)."""
+Amount = float | Floats
+"""Value of one step, or of several steps, shape (steps, 1), of each of their replicas (replicas,
+steps, 1)."""
+
+
+def longer(one: Seconds, other: Seconds) -> Seconds:
+    """Return the maximum of two times, elementwise over draws if there are any."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        longest: Floats = np.maximum(one, other)
+        return longest
+    return max(one, other)
+
+
+def _shorter(one: Seconds, other: Seconds) -> Seconds:
+    return -longer(-one, -other)
+
+
+class RankBatch(NamedTuple):
+    """The batch of one attention replica in a step; of several steps' replicas arrays, shape
+    (replicas, steps, 1).
+
+    Attributes:
+        context: their cached tokens, summed.
+        attended: the same with each sequence's tokens cut to what sparse attention or a sliding
+            window keeps.
+        entries: what the kernels work through of these, padding included.
+        prefill_pairs: pairs of a prompt token and a token before it, summed, that dense kernels
+            compute.
+        prefill_scored: such pairs that the indexer of sparse attention scores.
+        prefill_attended: what sparse kernels compute of these; without sparse attention, pairs
+            within the window.
+        new_requests: requests whose prefill ends in this step.
+        padding: tokens that a CUDA graph adds: projected, sent and given to experts like any other.
+    """
+
+    sequences: Amount = 0
+    context: Amount = 0
+    attended: Amount = 0
+    entries: Amount = 0
+    prefill_tokens: Amount = 0
+    prefill_pairs: Amount = 0
+    prefill_scored: Amount = 0
+    prefill_attended: Amount = 0
+    new_requests: Amount = 0
+    prompts: Amount = 0
+    padding: Amount = 0
+
+
+Step = tuple[Sequence[RankBatch], bool]
+"""Batches of a step's ranks, and whether a graph covers them."""
+
+
+class StepTime:
+    """Step time of one server: of its model, or with `drafting` of the repeated draft layer."""
+
+    def __init__(self, server: SimulatedServer, drafting: bool = False) -> None:
+        a, c, hw = server.architecture, server.coefficients, server.hardware
+        self._draft = (
+            StepTime(server, drafting=True) if server.speculative_tokens and not drafting else None
+        )
+        if drafting:
+            a = _draft_layer(a, of_its_own=server.setup.knobs.get("draft_model") is not None)
+        self._server, self._a, self._c, self._bandwidth = server, a, c, server.bandwidth
+        self._layers = a.layers
+        self._attending = a.layers - a.linear_layers
+        self._expert_layers = expert_layers(a)
+        self._decode_tokens = 1 + server.speculative_tokens
+        tp = server.tensor_parallel
+        parts = rank_layers(a, tp)
+        self._layer_bytes = sum(part.bytes for part in parts)
+        self._token_seconds = sum(
+            2 * part.elements / (server.matrix_flops_of(part.weight_bytes) * c.gemm_share)
+            for part in parts
+        )
+        self._head_elements = a.vocab_size * a.hidden_size / tp
+        self._kv_layer = kv_bytes_per_token_layer(a, server.kv_type, tp) / server.context_parallel
+        bf16 = hw.reached_flops("bf16")
+        self._head_flops = bf16 * c.gemm_share
+        self._kv_bandwidth = server.bandwidth * c.kv_share
+        local_heads = a.heads / tp
+        self._dense_heads = local_heads
+        # Ranks that share a context gather each other's queries. Dense kernels read a rank's own
+        # entries; sparse ones run over all chosen ones and mask those of other ranks.
+        shared = server.context_parallel
+        self._heads = max(local_heads * shared, c.sparse_head_tile) if a.indexer else local_heads
+        latent = a.kv_lora_rank > 0
+        # Absorbed latent attention multiplies by the cached width; prefill without absorption by
+        # the heads' own.
+        self._decode_width = 2 * a.kv_lora_rank + a.qk_rope_head_dim if latent else 2 * a.head_dim
+        v = a.v_head_dim or a.head_dim
+        self._prefill_width = a.head_dim + v
+        self._dense_flops = bf16 * c.attention_share
+        sparse = hw.bf16_tflops * 1e12 * c.sparse_attention_share
+        self._attention_flops = sparse if a.indexer else self._dense_flops
+        self._sparse_prefill_flops = sparse * c.sparse_prefill_gain
+        self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share * shared
+        self._indexer_layers = indexer_layers(a)
+        self._indexer_keys = indexer_bytes_per_token_layer(a) / shared
+        self._cut_layers = 1.0 if a.indexer else a.sliding_layers / a.layers
+        self._state_bytes = 2 * linear_state_bytes(a) / min(tp, max(1, a.linear_value_heads))
+        self._linear_flops = bf16 * c.linear_share
+        self._prepare_experts(server)
+        self._prepare_latencies(server)
+        self._link = hw.link_gb_s * 1e9 / 2 * c.link_share
+
+    def _prepare_experts(self, server: SimulatedServer) -> None:
+        a, c = self._a, self._c
+        ep = server.expert_parallel
+        shards = server.stage_gpus / ep
+        width = a.expert_intermediate_size / shards
+        self._expert_elements = layer_weights(a).expert / shards
+        self._local_experts = a.experts / ep
+        # The largest of so many normal values, in the mean (Blom).
+        self._fullest = NormalDist().inv_cdf((ep - 0.375) / (ep + 0.25))
+        # Tensor sharding leaves each expert a narrow matrix: kernels lose tiles.
+        narrow = width / (width + c.moe_narrow_width) if a.experts else 1.0
+        full = a.expert_intermediate_size
+        of_full = narrow * (full + c.moe_narrow_width) / full if full else 1.0
+        self._moe_flops = server.matrix_flops_of(a.weight_bytes) * c.moe_share * of_full
+        uneven = 0.0 if server.setup.random_weights else c.expert_imbalance
+        self._imbalance = 1.0 + uneven * (1.0 - 1.0 / ep)
+        # Hidden states that the kernels between matrix products read and write, bytes per token
+        # over all layers: norms and residuals, queries, keys and values, gate and up projection.
+        tp = server.tensor_parallel
+        attention = (2 * a.heads + 2 * a.kv_heads) * (a.v_head_dim or a.head_dim) / tp
+        dense = 3 * (a.layers - self._expert_layers) * a.intermediate_size / tp
+        self._passed_bytes = 2 * BF16 * (a.layers * (4 * a.hidden_size + attention) + dense)
+        # And of a row that an expert computes: both projections, and its output until the sum.
+        self._row_bytes = 2 * BF16 * (a.hidden_size + 3 * width)
+
+    def _prepare_latencies(self, server: SimulatedServer) -> None:
+        self._pace = server.pace
+        a, c = self._a, self._c
+        latent = a.layers * bool(a.kv_lora_rank) + self._indexer_layers
+        beside = latent * c.latent_us + self._expert_layers * c.experts_us
+        # A plain layer is some ten kernels; experts, latent attention and an indexer are ten more
+        # each.
+        self._launches = a.layers + latent + self._expert_layers
+        self._latency = (a.layers * (c.layer_us + c.layer_extra_us) + beside) * 1e-6
+        # A collective's latency grows with the ranks that meet; the figure is that of eight.
+        self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
+
+    def seconds(self, batches: Sequence[RankBatch], graph: bool) -> float:
+        """Return the duration of a step over all data-parallel ranks; in a CUDA graph the host
+        launches one thing."""
+        return float(self._seconds(batches, float(not graph)))
+
+    def seconds_of(self, steps: Sequence[Step]) -> Floats:
+        """Return the durations of several steps at once, shape (steps,), of draws of the figures
+        (steps, draws)."""
+        ranks = np.array(
+            [batches for batches, _ in steps], dtype=np.float64
+        )  # shape (steps, replicas, fields)
+        eager = np.array([[not graph] for _, graph in steps], dtype=np.float64)
+        seconds = np.asarray(
+            self._seconds([RankBatch(*ranks.transpose(2, 1, 0)[..., None])], eager)
+        )
+        return seconds if seconds.shape[1] > 1 else seconds[:, 0]
+
+    def _seconds(self, batches: Sequence[RankBatch], eager: Amount) -> Seconds:
+        c = self._c
+        sequences = _most([b.sequences for b in batches])
+        # A round of a pipeline: each of its micro-batches passes every stage, all stages at work.
+        # One request is in one micro-batch: of fewer requests than stages some stages idle.
+        part: Amount = 1.0
+        if self._server.pipeline_parallel > 1:
+            requests = _most([b.sequences + b.prompts for b in batches])
+            part = 1.0 / longer(1.0, _shorter(self._server.pipeline_parallel, requests))
+        device = self._device_seconds(batches, part, self._decode_tokens, self._decode_tokens)
+        host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
+        if self._draft is not None and _any(sequences):
+            drafted, drafts = self._decode_tokens - 1, _positive(sequences)
+            # The first pass is over all tokens of the step, each further one over the token that
+            # was drafted last.
+            device = device + drafts * self._draft._device_seconds(
+                batches, part, self._decode_tokens, 1
+            )
+            if drafted > 1:
+                last = [RankBatch(b.sequences, b.context, b.attended, b.entries) for b in batches]
+                device = device + drafts * (
+                    (drafted - 1) * self._draft._device_seconds(last, part, 1, 1)
+                )
+            host = host + drafts * (c.mtp_step_ms * 1e-3) + sequences * c.mtp_sequence_us * 1e-6
+        launching: Amount = self._launches * c.eager_layer_us * 1e-6
+        if self._a.indexer is not None:
+            launching = launching + sequences * self._decode_tokens * c.eager_sequence_us * 1e-6
+        device = longer(device, launching * eager)
+        return longer(device + host * (1.0 - c.host_overlap), host) * self._pace
+
+    def _device_seconds(
+        self, batches: Sequence[RankBatch], part: Amount, queries: int, sampled: int
+    ) -> Seconds:
+        """Compute the GPUs' time for a micro-batch's pass through all layers; `sampled` tokens go
+        through the head."""
+        alike = batches if len(batches) == 1 else list(dict.fromkeys(batches))
+        rank = _most([self._rank_seconds(batch, part, queries, sampled) for batch in alike])
+        computed = [b.prefill_tokens + b.sequences * queries + b.padding for b in batches]
+        tokens, fullest = _total(computed) * part, _most(computed)
+        routed = tokens - (1.0 - _OWN_ROUTES) * (queries - 1) * part * _total(
+            [b.sequences for b in batches]
+        )
+        device = (
+            rank
+            + self._experts_seconds(tokens, routed)
+            + fullest * part * self._passed_bytes / self._bandwidth
+        )
+        device = device + self._latency + self._communication_seconds(fullest * part, tokens)
+        return device + self._context_seconds(batches, fullest, queries) * part
+
+    def _rank_seconds(self, b: RankBatch, part: Amount, queries: int, sampled_each: int) -> Seconds:
+        bandwidth, tile = self._bandwidth, self._c.gemm_tile / 2
+        decode = b.sequences * queries
+        tokens = (b.prefill_tokens + decode + b.padding) * part
+        projections = longer(self._layer_bytes / bandwidth, (tokens + tile) * self._token_seconds)
+        sampled = (b.sequences * sampled_each + b.new_requests) * part
+        flops = 2 * (sampled + tile) * self._head_elements / self._head_flops
+        head = longer(self._head_elements * BF16 / bandwidth, flops) * _positive(sampled)
+        attention = (
+            self._decode_attention(b, queries)
+            + self._prefill_attention(b)
+            + self._linear_attention(b, queries)
+        )
+        return projections + head + attention * part
+
+    def _decode_attention(self, b: RankBatch, queries: int) -> Seconds:
+        """Read the latent values of each sequence once; all local heads multiply by them."""
+        layers, indexer, cut, keys = (
+            self._attending,
+            self._a.indexer,
+            self._cut_layers,
+            self._indexer_keys,
+        )
+        attended, entries = (
+            cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries)
+        )
+        traffic = attended * (self._kv_layer - keys) * self._layers / self._kv_bandwidth
+        flops = 2 * queries * entries * self._heads * self._decode_width * layers
+        seconds = longer(traffic, flops / self._attention_flops)
+        if indexer:
+            scoring = (
+                2 * queries * b.context * indexer.heads * indexer.head_dim * self._indexer_layers
+            )
+            seconds = seconds + longer(
+                b.context * keys * self._layers / self._bandwidth, scoring / self._indexer_flops
+            )
+        return seconds
+
+    def _prefill_attention(self, b: RankBatch) -> Seconds:
+        """Attend among prompt tokens; the indexer scores all pairs on every rank, as it is not
+        sharded."""
+        if not _any(b.prefill_tokens):
+            return 0.0
+        a, layers = self._a, self._attending
+        if a.indexer is None:
+            pairs = (
+                self._cut_layers * b.prefill_attended + (1.0 - self._cut_layers) * b.prefill_pairs
+            )
+            return 2 * pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
+        seconds = (
+            2
+            * b.prefill_pairs
+            * self._dense_heads
+            * self._prefill_width
+            * layers
+            / self._dense_flops
+        )
+        seconds = (
+            seconds
+            + 2
+            * b.prefill_attended
+            * self._heads
+            * self._decode_width
+            * layers
+            / self._sparse_prefill_flops
+        )
+        scoring = 2 * b.prefill_scored * a.indexer.heads * a.indexer.head_dim * self._indexer_layers
+        return seconds + scoring / self._indexer_flops
+
+    def _linear_attention(self, b: RankBatch, queries: int) -> Seconds:
+        """Read and write a state per sequence; chunks of a prompt are multiplied by it.
+
+        Gated DeltaNet in chunks of 64 (arXiv:2412.06464): some 4 products with a head's state and
+        with the chunk. Of drafted tokens the state after each is written, as only verification
+        tells which is the last that counts.
+        """
+        a = self._a
+        if not a.linear_layers:
+            return 0.0
+        width = a.linear_head_dim
+        flops = (
+            2
+            * b.prefill_tokens
+            * a.linear_layers
+            * a.linear_value_heads
+            * width
+            * (4 * width + 4 * 64)
+        )
+        states = (
+            (b.sequences * (1 + queries) / 2 + b.prompts) * self._state_bytes / self._kv_bandwidth
+        )
+        return states + flops / self._server.tensor_parallel / self._linear_flops
+
+    def _experts_seconds(self, tokens: Amount, routed: Amount) -> Seconds:
+        """Take the fullest GPU: n tokens `routed` independently touch E (1 - (1 + nk / sE)^-s) of E
+        experts."""
+        a = self._a
+        if not a.experts or not _any(tokens):
+            return 0.0
+        local, chosen = self._local_experts, a.experts_per_token / a.experts
+        missed = (1.0 + routed * chosen / _EVEN) ** -_EVEN
+        # By chance more are touched on one of several ranks than on the others.
+        root = np.sqrt if isinstance(missed, np.ndarray) else math.sqrt
+        by_chance = self._fullest * root(local * missed * (1.0 - missed))
+        touched = _shorter(local, longer(_NONE, local * (1.0 - missed) + by_chance))
+        rows = tokens * chosen * local * self._imbalance
+        # Kernels choose a tile near the rows that an expert has: 16 at least (vLLM: fused_moe.py
+        # get_default_config).
+        tile = _shorter(
+            self._c.moe_tile, longer(_LEAST_TILE, 2 * tokens * chosen * local / touched)
+        )
+        padded = rows + touched * tile / 2
+        traffic = (
+            touched
+            * self._expert_elements
+            * a.weight_bytes
+            / (self._bandwidth * self._c.moe_read_share)
+        )
+        arithmetic = 2 * padded * self._expert_elements / self._moe_flops
+        return (
+            longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth
+        ) * self._expert_layers
+
+    def _context_seconds(
+        self, batches: Sequence[RankBatch], computed: Amount, queries: int
+    ) -> Seconds:
+        """Compute the time of decode context parallelism's collectives, of `computed` tokens on the
+        fullest replica.
+
+        Per layer they gather queries and sums of the softmax, and reduce and scatter outputs (vLLM
+        0.33: v1/attention/ops/dcp.py cp_lse_ag_out_rs). Indexers gather each rank's best positions
+        with their scores, 8 bytes each (model_executor/layers/sparse_attn_indexer.py
+        _merge_dcp_topk_global). Sparse attention does so for prompts too; dense attention of
+        prompts gathers the context before a chunk, which is left out.
+        """
+        a, others = self._a, self._server.context_parallel - 1
+        if not others:
+            return 0.0
+        tokens = computed if a.indexer else _most([b.sequences for b in batches]) * queries
+        latency = self._c.collective_us * 1e-6 * ((others + 1) / 8) ** 0.5
+        moved = tokens * others * self._dense_heads * self._decode_width * BF16
+        seconds: Seconds = self._attending * (3 * latency + moved / self._link)
+        if a.indexer:
+            chosen = tokens * others * a.indexer.top_k * _CANDIDATE_BYTES
+            seconds = seconds + self._indexer_layers * (latency + chosen / self._link)
+        return seconds
+
+    def _communication_seconds(self, rank_tokens: Amount, all_tokens: Amount) -> Seconds:
+        """Sum the all-reduces of the attention replica and the exchange with the experts of the
+        others."""
+        server, c = self._server, self._c
+        tp, stage = server.tensor_parallel, server.stage_gpus
+        token = self._a.hidden_size * BF16
+        latency = self._collective_s
+        seconds: Seconds = 0.0
+        # Replicas of a dense model share nothing: each reduces its own feed-forward parts too.
+        own = server.joined_replicas == 1
+        reductions = (2 if own else 1) if tp > 1 else 0
+        if reductions:
+            volume = 2 * (tp - 1) / tp * rank_tokens * token
+            seconds = seconds + reductions * self._layers * (latency + volume / self._link)
+        if server.joined_replicas > 1:
+            gather = c.exchange == "gather" or server.expert_parallel < stage
+            gathered = 2 * (stage - 1) / stage * all_tokens * token
+            volume = gathered
+            if not gather:
+                # An all-to-all moves, per rank, a token in fp8 to its experts' ranks and in bf16
+                # back.
+                missed = float((1.0 - 1.0 / stage) ** self._a.experts_per_token)
+                volume = (
+                    rank_tokens
+                    * ((stage - 1) * (1.0 - missed))
+                    * self._a.hidden_size
+                    * (1.0 + BF16)
+                )
+            seconds = seconds + self._layers * (2 * latency + volume / self._link)
+        return seconds
+
+
+def _positive(value: Amount) -> Amount:
+    """Return 1 for a positive amount, else 0."""
+    return (
+        np.asarray(value > 0, dtype=np.float64)
+        if isinstance(value, np.ndarray)
+        else float(value > 0)
+    )
+
+
+def _any(value: Amount) -> bool:
+    return bool(value.any()) if isinstance(value, np.ndarray) else value > 0
+
+
+def _most(values: Sequence[Amount]) -> Amount:
+    """Return the largest value of all replicas: one each, or one array with all replicas, shape
+    (replicas, …)."""
+    most = values[0]
+    if isinstance(most, np.ndarray):
+        return np.asarray(most.max(axis=0))
+    return max(values)
+
+
+def _total(values: Sequence[Amount]) -> Amount:
+    return np.asarray(values[0].sum(axis=0)) if isinstance(values[0], np.ndarray) else sum(values)
+
+
+def _draft_layer(a: Architecture, *, of_its_own: bool) -> Architecture:
+    """Return the draft layer, as one of the model's layers with full attention.
+
+    A checkpoint may have its weights in bf16 where those of the other layers are of 4 or 8 bits. A
+    draft model of its own (EAGLE-3) chooses among the most frequent words alone.
+    """
+    indexer = a.indexer and a.indexer.model_copy(update={"layers": None})
+    weights = {} if a.mtp_weight_bytes is None else dict.fromkeys(_WEIGHTS, a.mtp_weight_bytes)
+    without = dict.fromkeys(("dense_layers", "linear_layers", "sliding_layers"), 0)
+    words = min(a.vocab_size, _DRAFT_WORDS) if of_its_own else a.vocab_size
+    return a.model_copy(
+        update={"layers": 1, "vocab_size": words, "indexer": indexer, **without, **weights}
+    )
+
+
+_WEIGHTS = ("weight_bytes", "attention_weight_bytes", "dense_weight_bytes")
+_DRAFT_WORDS = 32_000
+"""`draft_vocab_size` of https://huggingface.co/Tengyunw/qwen3_8b_eagle3 and of others that
+SpecForge trains."""

@@ -1,0 +1,43 @@
+"""Knobs that the simulated node does not read: its figures say nothing of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from autotune.base.errors import UnknownName
+from autotune.engines.command import Configuration
+from autotune.engines.space import EngineSpace
+from autotune.load.workloads import load_workload
+
+from .simulate import ServerSetup, knobs_read
+
+_LOAD = "random:64:4:4"
+
+
+def with_unread(space: EngineSpace, configurations: Iterable[Configuration]) -> EngineSpace:
+    """Return a space with the knobs that are read in none of these configurations.
+
+    A knob in a condition of the engine's card counts as read. Of an engine without figures nothing
+    is known.
+    """
+    context, read = space.context, set[str]()
+    where = context.model, context.hardware, context.gpus
+    with suppress(UnknownName):
+        for one in dict.fromkeys(configurations):
+            setup = ServerSetup(one.engine, context.version, one.knobs, *where)
+            read |= knobs_read(setup, load_workload(_LOAD))
+    return replace(
+        space, unread=frozenset(space.card.knobs) - read - space.chosen if read else frozenset()
+    )
+
+
+def unseen(
+    configurations: Mapping[int, Configuration], spaces: Mapping[str, EngineSpace]
+) -> frozenset[int]:
+    """Return the positions of configurations with a setting that the simulated node does not
+    read."""
+    blind = {name: space for name, space in spaces.items() if space.unread}
+    rows = ((i, one, blind[one.engine]) for i, one in configurations.items() if one.engine in blind)
+    return frozenset(i for i, one, space in rows if space.seen(one) != one)

@@ -1,2 +1,0 @@
-"""Recorded launches as values, read from a table of rows or a bundle. `autotune.backends` replays
-them."""

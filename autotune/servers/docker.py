@@ -1,0 +1,175 @@
+"""Servers in containers, started with the docker command in the foreground.
+
+``docker run`` stands for its container: it prints what the engine prints, passes signals on, and
+ends with the engine's exit code. So it is watched like any other first process, and the watchdog
+ends what a kill of the docker command leaves running: the container, which is the daemon's child
+and not ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from autotune.base.child import run_program
+from autotune.base.errors import BadInput
+from autotune.engines.command import Command
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.schema import EngineCard
+from autotune.servers import StopReport
+
+from .docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, docker_program, models_folder
+from .logs import LogPatterns, known_failure, unknown_exit
+from .process import ProcessLauncher, ProcessServer
+from .processes import DOCKER_FAILED, LABEL, MARKER, descendants, process_table, remove_container
+
+_NOT_THE_ENGINE = (DOCKER_FAILED, 126, 127)
+"""Exit codes of ``docker run`` when Docker failed, at the start or later, and when a program cannot
+be run or is not there ("Exit status" of its documentation). A shell that is an image's entry point
+says the last two in the same way."""
+_INSPECT_S = 10.0
+
+
+class ContainerServer(ProcessServer):
+    """A server in a container of this machine's Docker."""
+
+    _first_pid = 0
+    """Process id of the container's first process; 0 until the daemon reports it."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the docker command, and of the container if this machine sees them."""
+        if self._report is None:
+            self._pids = (*super().pids, *self._container_pids())
+        return self._pids
+
+    def _container_pids(self) -> list[int]:
+        self._find_first_process()
+        table = process_table()
+        return (
+            sorted({self._first_pid, *descendants(table, [self._first_pid])})
+            if self._first_pid in table
+            else []
+        )
+
+    def _find_first_process(self) -> None:
+        self._first_pid = self._first_pid or int(self._inspect("{{.State.Pid}}") or 0)
+
+    def _inspect(self, form: str) -> str:
+        """Return the answer of ``docker inspect``; empty for none."""
+        request = self._request
+        words = [
+            request.docker,
+            "inspect",
+            "--type",
+            "container",
+            "--format",
+            form,
+            container_name(request.marker),
+        ]
+        done = run_program(words, _INSPECT_S, request.env)
+        return "" if done.returncode else done.stdout.strip()
+
+    def _port_conflict(self) -> Failure | None:
+        # A daemon elsewhere (another machine, a virtual one) does not show its processes: nothing
+        # can be said then.
+        return super()._port_conflict() if self._container_pids() else None
+
+    def _cause(self) -> Failure | None:
+        # Whether it has ever been there cannot be asked any more once the daemon is gone.
+        if self._watchdog.exit_code is None:
+            self._find_first_process()
+        return super()._cause()
+
+    def _explain_exit(self, code: int) -> Failure:
+        state = json.loads(self._inspect("{{json .State}}") or "{}")
+        if code in _NOT_THE_ENGINE:
+            in_log = known_failure(self.log, LogPatterns(docker_card().failures), self.log_offset)
+            if in_log is not None:
+                return in_log
+            started = self._first_pid or not str(state.get("StartedAt", "0001")).startswith("0001")
+            failure = unknown_exit(
+                self.log, code, "The container" if started else "Docker", self.log_offset
+            )
+            message = (
+                failure.message if started else f"The container did not start. {failure.message}"
+            )
+            return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
+        if state.get("OOMKilled"):
+            message = (
+                f"{self.title} ended because its container used up the machine's memory (OOMKilled, exit code "
+                f"{code}). This is not GPU memory: use less main memory, or give the machine or Docker more."
+            )
+            return Failure(FailureKind.OUT_OF_MEMORY, message)
+        # The shell's way to say that a signal ended it.
+        return super()._explain_exit(128 - code if 128 < code < 192 else code)
+
+    def _end(self) -> StopReport:
+        report, request = super()._end(), self._request
+        # The watchdog does not know that there was a container, which a daemon that is gone for now
+        # may have left.
+        in_doubt = (
+            self._watchdog.exit_code == DOCKER_FAILED
+            and self._first_pid > 0
+            and not report.survivors
+        )
+        if self._watchdog.ended is not None and not in_doubt:
+            return report
+        left = remove_container(
+            request.docker, request.marker, request.env, None, self._timeouts.kill_s
+        )
+        return replace(report, survivors=(*report.survivors, *left))
+
+
+@dataclass(frozen=True, slots=True)
+class DockerLauncher(ProcessLauncher):
+    """Start each server by ``docker run`` under a watchdog, on the host's network and a leased
+    loopback port.
+
+    Commands carry their container (`docker_run.in_container`). `environment` goes in by name: it
+    may hold secrets.
+    """
+
+    server: ClassVar[type[ProcessServer]] = ContainerServer
+
+    def _command(
+        self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
+    ) -> tuple[list[str], list[str], Mapping[str, str]]:
+        """Return ``docker run …`` with a name and a label, without ``--rm``: its end can be
+        inspected afterwards."""
+        models = Path(models_folder({**os.environ, **command.env}))
+        try:
+            models.mkdir(parents=True, exist_ok=True)  # Docker would make it as root.
+        except OSError as error:
+            raise BadInput(
+                f"the folder of the models {models} cannot be created ({error.strerror}); set HF_HOME to a writable "
+                "folder"
+            ) from error
+        marker = environment[MARKER]
+        words = [
+            docker_program(),
+            "run",
+            "--name",
+            container_name(marker),
+            "--label",
+            f"{LABEL}={marker}",
+        ]
+        for name, value in card.serving.environment.items():
+            words += ["--env", f"{name}={value}"]
+        for name in self.environment:
+            words += ["--env", name]
+        mounts = {
+            f"./{name}:{FILES_FOLDER}/{name}:ro": f"{folder / name}:{FILES_FOLDER}/{name}:ro"
+            for name in command.files
+        }
+        words += [mounts.get(word, word) for word in command.container[len(DOCKER_RUN) :]]
+        passed = {name: os.environ[name] for name in docker_card().variables if name in os.environ}
+        return words, list(command.argv), {**passed, **self.environment, **command.env}
+
+
+def container_name(marker: str) -> str:
+    return f"autotune-{marker[:16]}"

@@ -1,0 +1,364 @@
+"""An engine's image, and its command in a container: the words ``docker run … IMAGE`` before the
+command.
+
+They are what a person would type, and what rows, reports and ``serve.sh`` show. What only a launch
+needs (a name, a label, an address) is added by `autotune.servers.docker`.
+
+Docker and its images are asked by the docker command, whose options are the same for years and
+which knows contexts, logins and remote hosts. A session with the daemon by a library would be one
+more dependency and one more way to log in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from autotune.base.child import run_program
+from autotune.base.errors import BadInput
+from autotune.base.files import expanded
+from autotune.base.notify import Notify, silent
+from autotune.engines.cards import HardwareCard
+from autotune.engines.command import Command, referenced
+from autotune.engines.detect import VERSION_SCRIPT, told_version
+from autotune.engines.engine import Engine
+from autotune.engines.entry import Entry, in_range
+from autotune.engines.library import Library
+from autotune.engines.registry import engine
+from autotune.engines.schema import EngineCard
+from autotune.engines.serving import ContainerImage, LogPattern
+
+from .command import absolute_paths
+
+DOCKER_RUN = ("docker", "run", "--rm")
+"""First words of every command in a container."""
+FILES_FOLDER = "/autotune"
+"""The container's folder for a command's files; its working folder if there are any."""
+_ANSWER_S = 30.0
+_VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
+_NAMED_VERSION = re.compile(
+    r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)"
+)
+
+
+class NetworkDevice(Entry):
+    """A device used by commands whose words match `when`, and the docker options that pass it."""
+
+    when: str
+    device: str
+    options: list[list[str]]
+    source: str
+
+
+class DockerCard(Entry):
+    """Schema of ``autotune/servers/docker.yaml``.
+
+    Attributes:
+        devices: by the hardware's vendor.
+        networks: those that only some commands need.
+        caches: folders of the container that outlive it.
+        models: where the host's Hugging Face cache lies in the container.
+        failures: messages of the docker command itself.
+    """
+
+    options: list[list[str]]
+    devices: dict[str, list[list[str]]]
+    networks: list[NetworkDevice]
+    variables: list[str]
+    caches: list[str]
+    models: str
+    failures: list[LogPattern]
+
+
+@cache
+def docker_card() -> DockerCard:
+    text = files("autotune.servers").joinpath("docker.yaml").read_text(encoding="utf-8")
+    return DockerCard.model_validate(yaml.safe_load(text))
+
+
+def image_of(card: EngineCard, hardware: HardwareCard, version: str) -> ContainerImage | None:
+    """Return the image with a version of an engine for this hardware; None if none is known."""
+    return next(
+        (entry for entry in _fitting(card, hardware) if in_range(version, entry.versions)), None
+    )
+
+
+def _fitting(card: EngineCard, hardware: HardwareCard) -> list[ContainerImage]:
+    return [
+        e
+        for e in card.images
+        if e.vendor == hardware.vendor and e.generation in (None, hardware.generation)
+    ]
+
+
+def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | None:
+    """Return the newest known version with an image, and its image; None if there is none."""
+    images = ((version, image_of(card, hardware, version)) for version in reversed(card.versions))
+    return next(
+        ((version, one.image.replace("{version}", version)) for version, one in images if one), None
+    )
+
+
+def in_container(
+    command: Command,
+    image: str,
+    card: EngineCard,
+    hardware: HardwareCard,
+    docker: DockerCard | None = None,
+) -> Command:
+    """Put a command into a container of an image; by default with the packaged options of ``docker
+    run``.
+
+    Paths of this machine that it names are mounted at the same place, read-only; so are its own
+    files.
+    """
+    docker = docker or docker_card()
+    argv = (command.argv[0], *absolute_paths(command.argv[1:], command.files))
+    typed = " ".join(command.typed())
+    networks = [
+        n.options for n in docker.networks if re.search(n.when, typed) and os.path.exists(n.device)
+    ]
+    handed_over = [docker.options, docker.devices[hardware.vendor], *networks]
+    options = [word for several in handed_over for option in several for word in option]
+    mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
+    mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
+    mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
+    mounts += [f"./{name}:{FILES_FOLDER}/{name}:ro" for name in command.files]
+    # The command's own HF_HOME is a folder of this machine, which lies elsewhere in the container.
+    # A secret by name alone, as docker takes its value from its own environment.
+    given = ((name, value) for name, value in command.env.items() if name != "HF_HOME")
+    own = [name if referenced(value) else f"{name}={value}" for name, value in given]
+    settings = [f"HF_HOME={docker.models}", *docker.variables, *own]
+    place = ["--workdir", FILES_FOLDER] if command.files else []
+    entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
+    named = [("--volume", mount) for mount in mounts] + [
+        ("--env", setting) for setting in dict.fromkeys(settings)
+    ]
+    words = [word for option in named for word in option]
+    return replace(
+        command, argv=argv, container=(*DOCKER_RUN, *options, *words, *place, *entry, image)
+    )
+
+
+def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
+    """Return whether an image starts the engine by itself; a user's own image is treated as the
+    first known one."""
+
+    def repository(name: str) -> str:
+        head, slash, tail = name.partition("@")[0].rpartition("/")
+        return f"{head}{slash}{tail.partition(':')[0]}"
+
+    entries = _fitting(card, hardware) or card.images
+    same = [e for e in entries if repository(e.image) == repository(image)]
+    return next((e.own_entrypoint for e in (*same, *entries)), True)
+
+
+def volume_name(image: str, hardware: str, folder: str) -> str:
+    """Name the volume of a cache folder: per image (engine and version) and GPU, as kernels depend
+    on both."""
+    return "autotune-" + re.sub(
+        r"[^A-Za-z0-9_.-]+", "-", f"{image}-{hardware}{folder}".replace("/.", "-")
+    )
+
+
+def models_folder(environment: Mapping[str, str]) -> str:
+    """Locate the Hugging Face cache as huggingface_hub does; raises `BadInput` for a user without a
+    home folder."""
+    if environment.get("HF_HOME"):
+        return environment["HF_HOME"]
+    cache = (
+        environment.get("XDG_CACHE_HOME")
+        or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
+    )
+    return str(Path(cache) / "huggingface")
+
+
+def mounted_paths(argv: Sequence[str]) -> list[str]:
+    """List the folders and files of this machine in a command's arguments, each once, none inside
+    another.
+
+    Of a snapshot in the Hugging Face cache, the model's folder: the snapshot holds links into it.
+    """
+    named = [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
+    # Not by the path's own method, which raises for a folder that may not be looked into.
+    present = [path for path in named if path.is_absolute() and os.path.exists(path)]
+    paths = sorted(
+        {str(path.parents[1] if path.parent.name == "snapshots" else path) for path in present}
+    )
+    return [path for path in paths if not any(Path(other) in Path(path).parents for other in paths)]
+
+
+def docker_program() -> str:
+    """Locate the docker command; raises `BadInput` if there is none."""
+    path = shutil.which("docker")
+    if path is None:
+        raise BadInput(
+            "--on docker: 'docker' is not on the PATH; install Docker Engine, or run engines of this machine with --on "
+            "process"
+        )
+    return os.path.abspath(path)
+
+
+def server_version(program: str, environment: Mapping[str, str], limit_s: float) -> tuple[str, str]:
+    """Query the Docker daemon's version; returns it, or the reason why there is none."""
+    done = run_program(
+        [program, "version", "--format", "{{.Server.Version}}"], limit_s, environment
+    )
+    version = done.stdout.strip()
+    if done.returncode == 0 and version:
+        return version, ""
+    return "", _last_line(done.stderr) or (
+        f"exit code {done.returncode}" if done.returncode else "it names no server"
+    )
+
+
+def check_docker() -> str:
+    """Query the Docker daemon's version; raises `BadInput`, with the remedy, if it does not
+    answer."""
+    version, reason = server_version(docker_program(), os.environ, _ANSWER_S)
+    if version:
+        return version
+    if "permission denied" in reason.lower():
+        right = (
+            "run as a user of the group docker (sudo usermod -aG docker NAME), or set DOCKER_HOST"
+        )
+    else:
+        right = "start the daemon (sudo systemctl start docker), or set DOCKER_HOST to its address"
+    raise BadInput(f"--on docker: Docker does not answer ({reason}); {right}")
+
+
+def fetch_images(images: Sequence[str], notify: Notify) -> None:
+    """Download missing images; `notify` gets Docker's lines. Raises `BadInput`."""
+    check_docker()
+    for image in dict.fromkeys(images):
+        if (
+            run_program(
+                [docker_program(), "image", "inspect", "--format", "{{.Id}}", image], _ANSWER_S
+            ).returncode
+            == 0
+        ):
+            continue
+        notify(f"pulling {image}, which may take many minutes")
+        last = ""
+        with subprocess.Popen(
+            [docker_program(), "pull", image],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    last = line.strip() or last
+                    notify(f"pulling {image}: {last}")
+            except BaseException:
+                process.terminate()
+                raise
+        if process.returncode != 0:
+            raise BadInput(
+                f"image {image} cannot be pulled ({last}); choose another one with --image ENGINE=IMAGE"
+            )
+
+
+def version_in(image: str, distributions: Sequence[str]) -> str:
+    """Return the engine version of an image, by its tag, else by its installed packages; raises
+    `BadInput` for none."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
+    match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)
+    if match:
+        return match[1]
+    fetch_images([image], silent)
+    asking = (
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--entrypoint",
+        "python3",
+        image,
+        "-c",
+        VERSION_SCRIPT,
+    )
+    done = run_program([docker_program(), *asking, *distributions], 120.0)
+    version = told_version(done.stdout)
+    if version is None:
+        why, wanted = (
+            _last_line(done.stderr) or f"exit code {done.returncode}",
+            " or ".join(distributions),
+        )
+        raise BadInput(
+            f"--image {image}: its tag names no version, and its {wanted} version is unknown ({why}); "
+            "use a tag that names the version"
+        )
+    return version.partition("+")[0]
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
+    """Parse ``--image ENGINE=IMAGE`` into images by engine; raises `BadInput`."""
+    asked: dict[str, str] = {}
+    for text in texts:
+        name, equals, image = (part.strip() for part in text.partition("="))
+        if not (name and equals and image) or any(sign.isspace() for sign in image):
+            raise BadInput(
+                f"--image {text!r}: write engine=image, e.g. sglang=lmsysorg/sglang:v0.5.6.post2"
+            )
+        asked[library.engine(name).engine] = image
+    return asked
+
+
+def choose_images(
+    asked: Mapping[str, str], cards: Iterable[EngineCard], hardware: HardwareCard, library: Library
+) -> dict[str, tuple[str, str]]:
+    """Choose version and image by engine: as requested, else the newest known; raises `BadInput`
+    for no version."""
+    chosen: dict[str, tuple[str, str]] = {}
+    for card in cards:
+        if (image := asked.get(card.engine)) is not None:
+            chosen[card.engine] = (version_of(image, engine(card.engine, library), hardware), image)
+        elif (newest := newest_image(card, hardware)) is not None:
+            chosen[card.engine] = newest
+    return chosen
+
+
+def image_of_version(card: EngineCard, hardware: HardwareCard, version: str) -> str:
+    """Return the image of a requested version; raises `BadInput` if none is known."""
+    entry = image_of(card, hardware, version)
+    if entry is None:
+        raise BadInput(f"--engine {card.engine}=={version}: {no_image(card, hardware)}")
+    return entry.image.replace("{version}", version)
+
+
+def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
+    """Find the version of the engine in an image; raises `BadInput` if the image does not name
+    it."""
+    newest = newest_image(kind.card, hardware)
+    if newest is not None and newest[1] == image:
+        return newest[0]
+    return kind.version(
+        version_in(image, kind.card.installation.distributions or [kind.card.engine])
+    )
+
+
+def no_image(card: EngineCard, hardware: HardwareCard) -> str:
+    """Explain why an engine without an image is excluded."""
+    return (
+        f"no container image of {card.title} for {hardware.vendor} {hardware.generation} is known; name one with "
+        f"--image {card.engine}=IMAGE"
+    )

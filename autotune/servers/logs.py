@@ -1,0 +1,309 @@
+"""Find the cause of a server's failure in its log.
+
+The root cause is rarely the last line: engines end with "see root cause above" and the noise of
+their shutdown. So the first line that matches one of the engine's patterns (``failures:`` in its
+YAML) counts, else the first line that looks like an exception, else the first that is marked as an
+error, else the last line. A line that its engine marks as a warning or less never counts: a vLLM
+that runs well warns of "Too many open files".
+
+Memory that runs out has another way out at each phase of a server's life. Where the line does not
+tell the phase, the marks of progress before it do (``progress:`` in the YAML), and so does having
+served.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import BinaryIO
+
+from autotune.engines.failure import Failure, FailureKind, Phase
+from autotune.engines.library import shared_failures
+from autotune.engines.schema import EngineCard
+from autotune.engines.serving import LogPattern, ProgressMark
+
+from .watchdog import END_BYTES
+
+_HEAD_TEXT_BYTES = 4 * 2**20  # Bytes that hold everything engines print before they are ready
+_BLOCK_BYTES = 2**20
+_LINE_CHARACTERS = 4096
+_EXCERPT_CHARACTERS = 500
+_TRACEBACK_LINES = 1000
+"""Lines after the first decisive one in which an engine may name the cause: each worker prints a
+traceback."""
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+_NAMED_GROUP = re.compile(r"\(\?P<\w+>")
+_EXCEPTION = re.compile(
+    r"(?<![\w.\"'(])(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b(?::| *$)"
+)
+_ERROR = re.compile(
+    r"\bERROR\b|\bFATAL\b|\bCRITICAL\b|\[[EF]\]|\b[Ee]rror:|\bpanic:|Segmentation fault"
+)
+# The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error
+# is no level.
+_BELOW_ERROR = re.compile(
+    r"^(?:\([^)]{1,80}\) *)?(?:\[[^\]]{1,80}\] *)?(?:[\d:.,/-]+ +)*"
+    r"(?:(?:WARNING|WARN|INFO|DEBUG)\b|(?:\[TRT-LLM\] *)?\[[WID]\])"
+)
+_QUOTED = re.compile(r"(?:^|\s)raise [A-Za-z_][\w.]*\(")
+"""A source line quoted by a traceback: the exception's line below it is more specific."""
+_HARMLESS = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
+
+
+def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
+    """Yield the lines of a log from byte `offset` on, without colours, in bounded memory and time.
+
+    Progress bars, which a carriage return begins anew, come as lines of their own; lines are cut at
+    4096 characters; bytes that are no UTF-8 are replaced. A log that is gone has no lines.
+    """
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            ranges = [(offset, size)]
+            if size - offset > 2 * END_BYTES:
+                ranges = [(offset, offset + END_BYTES), (size - END_BYTES, size)]
+            for begin, stop in ranges:
+                stream.seek(begin)
+                read = partial(_read_until, stream, stop)
+                yield from _split(iter(read, b""))
+    except OSError:
+        return
+
+
+def _read_until(stream: BinaryIO, stop: int) -> bytes:
+    """Read the next block of a file, not beyond `stop`."""
+    return stream.read(min(_BLOCK_BYTES, stop - stream.tell()))
+
+
+def read_head(path: Path, offset: int = 0) -> str:
+    """Read the start of a log from `offset` on, without colours, in whole lines; empty if the log
+    is missing."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            content = stream.read(_HEAD_TEXT_BYTES)
+    except OSError:
+        return ""
+    return _ANSI.sub("", re.sub(rb"[\r\n]+", b"\n", content).decode("utf-8", errors="replace"))
+
+
+def _split(blocks: Iterable[bytes]) -> Iterator[str]:
+    rest = b""
+    for block in chain(blocks, [b"\n"]):
+        *lines, rest = re.split(rb"[\r\n]+", rest + block)
+        for line in filter(None, lines):
+            yield _ANSI.sub("", line[:_LINE_CHARACTERS].decode("utf-8", errors="replace")).strip()
+        # A line without end must not grow without bound.
+        rest = rest[:_LINE_CHARACTERS]
+
+
+class Progress:
+    """Count the bytes of a server's log without the access log of our requests.
+
+    SGLang answers its health check before it is ready, and each health check is a line of its
+    access log. Lines that hold one of the texts `ours`, e.g. ``/health``, are not counted.
+    """
+
+    def __init__(self, path: Path, offset: int, ours: Sequence[str]) -> None:
+        self._path, self._read = path, offset
+        self._ours = [text.encode() for text in ours]
+        self._bytes = 0
+
+    def __call__(self) -> int:
+        with suppress(OSError), self._path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            # Nobody reads as fast as a server may print; so much is progress, whatever is in it.
+            unread = max(0, size - self._read - END_BYTES)
+            self._read, self._bytes = self._read + unread, self._bytes + unread
+            stream.seek(self._read)
+            while self._read < size and (data := stream.read(_BLOCK_BYTES)):
+                self._read += len(data)
+                lines = (
+                    line
+                    for line in data.splitlines()
+                    if not any(text in line for text in self._ours)
+                )
+                self._bytes += sum(map(len, lines))
+        return self._bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogPatterns:
+    """Patterns of an engine's log: of failures, and of progress."""
+
+    failures: Sequence[LogPattern]
+    progress: Sequence[ProgressMark] = ()
+
+
+def patterns_of(card: EngineCard) -> LogPatterns:
+    """Collect the messages of an engine's rules, its ``failures``, those of all engines, and its
+    progress marks."""
+    rules = [
+        LogPattern(
+            pattern=re.escape(rule.message),
+            kind=rule.kind,
+            way_out=f"{rule.reason[:1].upper()}{rule.reason[1:].rstrip('.')}.".replace(
+                "{", "{{"
+            ).replace("}", "}}"),
+            source=rule.source,
+        )
+        for rule in card.rules
+        if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)
+    ]
+    return LogPatterns([*rules, *card.failures, *shared_failures()], card.progress)
+
+
+def known_failure(
+    log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False
+) -> Failure | None:
+    """Find the failure that patterns match in a log from `offset` on; None for no match. `served`:
+    under load."""
+    first = _first_match(read_lines(log, offset), patterns.failures)
+    if first is None:
+        return None
+    pattern, match = first
+    phase = pattern.phase
+    if phase is None and pattern.kind is FailureKind.OUT_OF_MEMORY:
+        phase = (
+            Phase.SERVING
+            if served
+            else _phase(read_lines(log, offset), match.string, patterns.progress)
+        )
+    return _from_pattern(pattern, match, phase)
+
+
+def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
+    """Find the failure that an engine's patterns match in an excerpt of its log; None for no
+    match."""
+    match = _first_match(text.splitlines(), patterns.failures)
+    return None if match is None else _from_pattern(*match, match[0].phase)
+
+
+def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
+    """Describe an exit that no pattern explains; a negative `exit_code` is a signal, `title` names
+    the engine."""
+    line = _best_line(read_lines(log, offset))
+    last_words = f"last log line: {line}" if line else "its log is empty"
+    # SGLang kills its own processes after any exception: only a log without an error leaves the
+    # kernel to blame.
+    out_of_memory = (
+        exit_code == -signal.SIGKILL and not _EXCEPTION.search(line) and not _ERROR.search(line)
+    )
+    hint = " (the kernel does that if the machine runs out of memory)" if out_of_memory else ""
+    how = (
+        f"with exit code {exit_code}"
+        if exit_code
+        else "with exit code 0 although it was not stopped"
+    )
+    if exit_code < 0:
+        known = -exit_code in set(signal.Signals)
+        how = f"by {signal.Signals(-exit_code).name if known else f'signal {-exit_code}'}"
+    message = f"{title} ended {how}{hint}; {last_words}"
+    return Failure(
+        FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line, unexplained=True
+    )
+
+
+def log_problem(log: Path) -> str:
+    """Explain why a server cannot write its log, of which it may die silently; empty if it can."""
+    if not log.exists():
+        return f"the log {log} was deleted"
+    try:
+        with log.open("ab") as stream:
+            stream.write(b"\n")
+    except OSError as error:
+        return f"the log {log} is no longer writable ({error.strerror}); free disk space there"
+    return ""
+
+
+def last_line(log: Path, offset: int = 0) -> str:
+    """Return the last non-empty line."""
+    last = ""
+    for line in read_lines(log, offset):
+        last = line or last
+    return last[:_EXCERPT_CHARACTERS]
+
+
+def _first_match(
+    lines: Iterable[str], patterns: Sequence[LogPattern]
+) -> tuple[LogPattern, re.Match[str]] | None:
+    if not patterns:
+        return None
+    # One expression for all patterns, as nearly every line matches none.
+    any_of = re.compile(
+        "|".join(f"(?:{_NAMED_GROUP.sub('(?:', pattern.pattern)})" for pattern in patterns)
+    )
+    for line in lines:
+        if any_of.search(line) is None or _BELOW_ERROR.search(line) or _QUOTED.search(line):
+            continue
+        for pattern in patterns:
+            match = re.search(pattern.pattern, line)
+            if match is not None:
+                return pattern, match
+    return None
+
+
+def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) -> Phase | None:
+    """Return the phase of the last mark before a line, unless a mark soon after the line names the
+    cause."""
+    phase = None
+    for line in lines:
+        if line == telling:
+            break
+        mark = next(
+            (m for m in marks if not m.names_the_cause and re.search(m.pattern, line)), None
+        )
+        phase = mark.phase if mark else phase
+    naming = [mark for mark in marks if mark.names_the_cause]
+    for line in islice(lines, _TRACEBACK_LINES if naming else 0):
+        for mark in naming:
+            if re.search(mark.pattern, line):
+                return mark.phase
+    return phase
+
+
+def _from_pattern(pattern: LogPattern, match: re.Match[str], phase: Phase | None) -> Failure:
+    groups = {name: text or "" for name, text in match.groupdict().items()}
+    way_out = pattern.way_out_at.get(phase, pattern.way_out) if phase else pattern.way_out
+    line = match.string[:_EXCERPT_CHARACTERS]
+    exception = _EXCEPTION.search(match.string)
+    begin = min(match.start(), exception.start()) if exception else match.start()
+    cause = _shorten(match.string[begin:].rstrip("."))
+    message = f"{cause}. {way_out.format(**groups)}"
+    return Failure(pattern.kind, message, line, phase, lasting=not pattern.retry)
+
+
+def _best_line(lines: Iterator[str]) -> str:
+    """Return the first exception, else the first error, else the last line."""
+    error, last = "", ""
+    for line in lines:
+        last = line or last
+        if _HARMLESS.search(line):
+            continue
+        if exception := _EXCEPTION.search(line):
+            return _with_message(line, exception, lines)[:_EXCERPT_CHARACTERS]
+        if not error and _ERROR.search(line):
+            error = line
+    return (error or last)[:_EXCERPT_CHARACTERS]
+
+
+def _with_message(line: str, exception: re.Match[str], following: Iterator[str]) -> str:
+    """Return an exception's line; where its message begins on a later one, with the first that is
+    not blank."""
+    if exception.end() < len(line):
+        return line
+    # Each line of a process begins with its name.
+    own = line[: exception.start()].strip()
+    words = (one.removeprefix(own).strip() for one in following)
+    return f"{line} {next(filter(None, words), '')}".rstrip()
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 300 else f"{text[:299]}…"

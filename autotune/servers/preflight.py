@@ -1,0 +1,156 @@
+"""Checks of the node before and after a launch: it can be measured, and the launch left nothing
+behind.
+
+What is wrong here says nothing about a configuration. Nothing is ever ended that the launch did not
+start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.machine import Gpu, disk_free_bytes, gpus, open_file_limit, power_of
+
+from .processes import read_process
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Environment variables that select a machine's GPUs; the first one that is set applies."""
+
+
+def visible(environment: Mapping[str, str] = os.environ) -> tuple[str, list[str]] | None:
+    """Return the variable that selects the GPUs, and its words; None if none is set."""
+    name = next((name for name in VISIBLE if environment.get(name)), None)
+    return None if name is None else (name, [word.strip() for word in environment[name].split(",")])
+
+
+_RESETS = {"nvidia": "nvidia-smi --gpu-reset -i {index}", "amd": "rocm-smi --gpureset -d {index}"}
+IDLE_BYTES = 2 * 10**9
+"""Most used bytes of an idle GPU: a driver holds some hundred MB, a server at least several GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """State of this machine that launches need.
+
+    Attributes:
+        gpus: reads the GPUs as they are now.
+        count: a server takes so many of them, the first that the environment leaves visible.
+        disk_bytes: free at least where a launch leaves its log and its results.
+        open_files: a socket for each request among them.
+        settle_s: given to a driver to take back the memory of a process that has ended.
+        pause: waits so many seconds between two readings of its memory.
+        power: makes what reads the power of some GPUs.
+    """
+
+    gpus: Callable[[], Sequence[Gpu]] = gpus
+    count: int = 0
+    disk_bytes: int = 10**9
+    open_files: int = 4096
+    settle_s: float = 60.0
+    pause: Callable[[float], None] = time.sleep
+    power: Callable[[Sequence[Gpu]], Callable[[], float | None] | None] = power_of
+
+    def unfit(self, study: Path) -> Failure | None:
+        """Check GPUs, limits and the disk of the study's folder; a failure if no server can be
+        launched."""
+        hard = open_file_limit()
+        lasting = ""
+        if not study.is_dir():
+            lasting = f"The folder {study} and its measurements were deleted."
+        elif hard is not None and hard < self.open_files:
+            lasting = (
+                f"A server may open {hard} files here but needs {self.open_files}, at least one per request; "
+                f"raise the limit with `ulimit -Hn {self.open_files}`."
+            )
+        if lasting:
+            return Failure(FailureKind.INFRASTRUCTURE, lasting, lasting=True)
+        problems = [problem for gpu in self._used_gpus() if (problem := busy(gpu))]
+        if (free := disk_free_bytes(study)) < self.disk_bytes:
+            needed = f"{_gb(self.disk_bytes)} are needed for a launch; free disk space there."
+            problems.insert(0, f"Only {_gb(free)} are free in {study}, {needed}")
+        return Failure(FailureKind.INFRASTRUCTURE, " ".join(problems)) if problems else None
+
+    def used(self) -> Mapping[int, int]:
+        """Return used memory in bytes by GPU index, if the driver reports it; the argument of
+        `left_behind`."""
+        return {
+            gpu.index: gpu.memory_used_bytes for gpu in self._used_gpus() if gpu.memory_total_bytes
+        }
+
+    def meter(self, count: int) -> Callable[[], float | None] | None:
+        """Return a function that reads the power of the first GPUs of this number; None if
+        unknown."""
+        used = self._used_gpus()
+        return self.power(used[:count]) if 0 < count <= len(used) <= self.count else None
+
+    def left_behind(self, before: Mapping[int, int]) -> str:
+        """Describe the remains of a launch on the GPUs after the driver's release time; empty for
+        none."""
+        deadline = time.monotonic() + self.settle_s
+        while (held := self._held(before)) and time.monotonic() < deadline:
+            self.pause(min(1.0, self.settle_s))
+        lost = sorted(set(before) - self.used().keys())
+        gone = [
+            f"GPU {index} was present before the launch, but its driver no longer reports it."
+            for index in lost
+        ]
+        left = [
+            f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before[gpu.index])} before) "
+            f"{self.settle_s:g} s after the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
+            for gpu in held
+        ]
+        return " ".join(gone + left)
+
+    def _held(self, before: Mapping[int, int]) -> list[Gpu]:
+        now = [gpu for gpu in self._used_gpus() if gpu.index in before]
+        return [gpu for gpu in now if gpu.memory_used_bytes > before[gpu.index] + IDLE_BYTES]
+
+    def _used_gpus(self) -> list[Gpu]:
+        present = list(self.gpus())
+        if (chosen := visible()) is not None:
+            numbers = chosen[1]
+            if not all(number.isdecimal() for number in numbers):
+                return present  # Named by UUID: any may be the one, so all must be idle.
+            present = [gpu for number in numbers for gpu in present if gpu.index == int(number)]
+        return present[: self.count]
+
+
+def busy(gpu: Gpu) -> str:
+    """Report a busy GPU and its processes; empty if it is idle."""
+    if not gpu.busy_pids and gpu.memory_used_bytes <= IDLE_BYTES:
+        return ""
+    used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)
+    return (
+        f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
+    )
+
+
+def _name(gpu: Gpu) -> str:
+    return f"GPU {gpu.index} ({gpu.name})"
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+def _holders(gpu: Gpu) -> str:
+    processes = [(pid, read_process(pid)) for pid in gpu.busy_pids]
+    names = ", ".join(
+        f"{pid} {process.name if process else ''}".rstrip() for pid, process in processes
+    )
+    if not names:
+        return "by no visible process"
+    return f"by process {names}" if len(gpu.busy_pids) == 1 else f"by processes {names}"
+
+
+def _way_out(gpu: Gpu) -> str:
+    if gpu.busy_pids:
+        return "End these processes; autotune only ends processes that it started."
+    reset = _RESETS.get(gpu.vendor, "").format(index=gpu.index)
+    reset = f"reset it ({reset})" if reset else "reset it"
+    return f"A process of a container may hold it, or the driver: {reset}, or restart the node."

@@ -1,0 +1,317 @@
+"""A server and its start, observed by progress: health check, served model, one generated token.
+
+Beside it `Replicas`, several servers that share a load, and `ExternalServer`, which somebody else
+runs: it is asked, loaded, and left alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from autotune.engines.failure import Failure, FailureKind
+from autotune.load.client.stream import whole_answer
+from autotune.load.client.target import Target
+from autotune.load.server_client import ServerClient, http_client, served_models
+from autotune.servers import StartupTimeouts, StopReport
+
+from .command import masked
+
+_POLL_S = (
+    0.05,
+    0.5,
+)  # First and longest pause between two polls; it grows because most starts take minutes
+_ANSWER_S = 5.0
+_EXTERNAL_ANSWER_S = 10.0
+_MOST_BROKEN = 10  # Consecutive answers with a server error after which a start has failed
+PATHS = ("/v1/models", "/v1/completions")
+"""Requested paths in addition to the health check."""
+_LATER = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
+
+
+class Server(ABC):
+    """One launched server. Leaving its ``with`` block stops it.
+
+    Attributes:
+        url: where it serves, without a trailing slash and without ``/v1``.
+        model: the name under which the model is served; empty until `wait_ready` succeeded.
+        title: the engine's, for messages.
+        health: path of the health check.
+        api_key: the bearer token that it wants of its clients; None when it wants none.
+        secrets: values that it was given and may repeat, to be masked in whatever it prints.
+        emulated: whether a server that we did not start says that it stands in for an engine.
+        log: the file of what it prints; None when that is not ours to read.
+        log_offset: bytes that the log held before this launch.
+        generated: whether it has generated a token.
+        served: whether it has been found ready.
+    """
+
+    url: str
+    title: str
+    health: str
+    model: str = ""
+    api_key: str | None = None
+    secrets: frozenset[str] = frozenset()
+    emulated: bool = False
+    log: Path | None = None
+    log_offset: int = 0
+    generated = False
+    served = False
+    _broken_answers = 0
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the server; after its end the last known ones. Empty for an external
+        server."""
+        return ()
+
+    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
+        """Wait until the server answers its health check and has generated a token; None on
+        success."""
+        return wait_all([self], timeouts)
+
+    def client(self) -> httpx.Client:
+        """Make a client of this server."""
+        return http_client(httpx.Client, Target.parse(self.url, self.api_key), _ANSWER_S)
+
+    def look(self, client: httpx.Client, clock: Clock) -> Failure | None:
+        """Check whether it is ready, and set `generated`; returns why it never will be."""
+        problem = "" if self.generated else clock.problem(self.progress())
+        failure = self.ended() or (self._timeout(f"{self.title} {problem}.") if problem else None)
+        if failure is not None or self.generated:
+            return failure
+        try:
+            healthy = client.get(self.health, timeout=min(_ANSWER_S, clock.left_s())).is_success
+        except httpx.TransportError:
+            return None
+        return self._port_conflict() or self._generate(client, clock.left_s()) if healthy else None
+
+    @abstractmethod
+    def failure(self, within_s: float = 0.0) -> Failure | None:
+        """Explain why the server died; None while it lives. Cheap: may be called between requests.
+
+        `within_s` waits so long for its end, for a caller whose requests have just been cut off.
+        """
+
+    @abstractmethod
+    def stop(self) -> StopReport:
+        """End the server and prove that nothing is left; a second call returns the same report."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def ended(self) -> Failure | None:
+        """Explain why it has ended; None while it lives, if that is visible."""
+        return None
+
+    def progress(self) -> int:
+        """Return a number that grows as the start advances, e.g. the bytes of its log."""
+        return 0
+
+    def pause(self, seconds: float) -> None:
+        """Wait up to this number of seconds, or until an event of the server."""
+        time.sleep(seconds)
+
+    def _port_conflict(self) -> Failure | None:
+        """Explain another process's answer on its port; None if it is the server itself."""
+        return None
+
+    def _timeout(self, message: str) -> Failure:
+        return Failure(FailureKind.TIMEOUT, message)
+
+    def _generate(self, client: httpx.Client, left_s: float) -> Failure | None:
+        """Request one token, which proves that it serves; a failure for a permanent refusal."""
+        try:
+            model = (
+                self.model
+                or (served_models(client.get(PATHS[0], timeout=min(_ANSWER_S, left_s))) or [""])[0]
+            )
+            if not model:
+                return None
+            body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+            answer = client.post("/v1/completions", json=body, timeout=left_s)
+        except httpx.TransportError:
+            return None
+        outcome, usage = whole_answer(answer.content)
+        # A token's text may be empty.
+        if answer.is_success and outcome.ok and (usage is None or usage[1] > 0):
+            self.model, self.generated = model, True
+        broken = answer.is_server_error and answer.status_code != httpx.codes.SERVICE_UNAVAILABLE
+        self._broken_answers = self._broken_answers + 1 if broken else 0
+        refused = answer.is_client_error and answer.status_code not in _LATER
+        if not refused and self._broken_answers < _MOST_BROKEN:
+            return None
+        reason = " ".join(answer.text.split())[:300]
+        message = f"{self.title} is up but refuses a request for one token: HTTP {answer.status_code} {reason}"
+        return Failure(FailureKind.LOAD_ERRORS, message, reason)
+
+
+class Clock:
+    """Time limits of a start: in total, and without progress."""
+
+    def __init__(self, timeouts: StartupTimeouts, progress: int) -> None:
+        self._timeouts, self._seen = timeouts, progress
+        self._began = self._last_progress = time.monotonic()
+
+    def problem(self, progress: int) -> str:
+        """Describe the exceeded time limit, after the server's title; empty for none."""
+        now = time.monotonic()
+        if progress != self._seen:
+            self._seen, self._last_progress = progress, now
+        if now - self._began > self._timeouts.total_s:
+            return f"was not ready after {self._timeouts.total_s:g} s"
+        if now - self._last_progress > self._timeouts.silence_s:
+            return f"printed nothing for {self._timeouts.silence_s:g} s and was not ready"
+        return ""
+
+    def left_s(self) -> float:
+        """Return the time limit of an answer, at least a moment."""
+        total, silence = (
+            self._began + self._timeouts.total_s,
+            self._last_progress + self._timeouts.silence_s,
+        )
+        return max(0.1, min(total, silence) - time.monotonic())
+
+
+def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | None:
+    """Wait until all servers are ready; returns why the first of them never will be, or None."""
+    pause_s = _POLL_S[0]
+    with ExitStack() as stack:
+        starting = [
+            (one, stack.enter_context(one.client()), Clock(timeouts, one.progress()))
+            for one in servers
+        ]
+        while True:
+            failed = [
+                (one, why) for one, client, clock in starting if (why := one.look(client, clock))
+            ]
+            waiting = [one for one in servers if not one.generated]
+            if failed or not waiting:
+                break
+            waiting[0].pause(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S[1])
+    # A first process that ended while its children answered is no server that can be relied on.
+    failed = failed or [(one, why) for one in servers if (why := one.ended())]
+    for one in servers:
+        one.served = not failed
+    return masked(failed[0][1], failed[0][0].secrets) if failed else None
+
+
+class Replicas(Server):
+    """Several servers of one launch: ready when all are, ended when one dies, and stopped together.
+
+    To whoever loads them they are one server with several addresses, which `url` lists. What an
+    engine says of itself is asked of the first one, whose folder and log are the launch's.
+    """
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        first, self._servers = servers[0], servers
+        self.url = ",".join(server.url for server in servers)
+        self.title, self.health, self.api_key = first.title, first.health, first.api_key
+        self.secrets = frozenset().union(*(server.secrets for server in servers))
+        self.log, self.log_offset = first.log, first.log_offset
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(pid for server in self._servers for pid in server.pids)
+
+    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
+        failure = wait_all(self._servers, timeouts)
+        self.model = self._servers[0].model
+        return failure
+
+    def failure(self, within_s: float = 0.0) -> Failure | None:
+        """Explain why the first dead server died."""
+        deadline = time.monotonic() + within_s
+        while True:
+            for number, server in enumerate(self._servers):
+                if failure := server.failure():
+                    return replace(
+                        failure,
+                        message=f"Server {number} of {len(self._servers)}: {failure.message}",
+                    )
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_POLL_S[0])
+
+    def stop(self) -> StopReport:
+        """Stop all at the same time; the report covers all of them."""
+        with ThreadPoolExecutor(len(self._servers)) as pool:
+            reports = list(pool.map(lambda server: server.stop(), self._servers))
+        return StopReport(
+            max(report.seconds for report in reports),
+            tuple(dict.fromkeys(signal for report in reports for signal in report.signals)),
+            tuple(survivor for report in reports for survivor in report.survivors),
+            all(report.port_free for report in reports),
+        )
+
+
+def connect(url: str, names: Sequence[str], api_key: str | None = None) -> ExternalServer:
+    """Check that a server answers at the user's URL and serves the model of these names; raises
+    `BadInput` if not."""
+    target = Target.parse(url, api_key)
+    with ServerClient(target, _EXTERNAL_ANSWER_S) as client:
+        name, root = client.served_as(names)
+        server = ExternalServer(target, name)
+        server.root, server.emulated, server.owner = root, client.emulated(), client.owner()
+        told = client.get_json("/version")
+        server.version = str(told.get("version", "")) if isinstance(told, dict) else ""
+    return server
+
+
+class ExternalServer(Server):
+    """A server known by its URL and the engine's name in its model list. `stop` leaves it running.
+
+    `root` is the model behind the served name, and `version` the engine's, as far as the server
+    tells them.
+    """
+
+    owner: str = ""
+    root: str = ""
+    version: str = ""
+    # A gateway may have no health check, but it has served its models a moment ago.
+    health = PATHS[0]
+
+    def __init__(self, target: Target, model: str) -> None:
+        self.url, self.model, self.api_key, self.title = (
+            target.url,
+            model,
+            target.api_key,
+            target.url,
+        )
+        self.secrets = frozenset() if target.api_key is None else frozenset({target.api_key})
+
+    def wait_ready(
+        self,
+        timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0),  # noqa: B008
+    ) -> Failure | None:
+        """Wait as `Server` does; without a log the shorter timeout applies."""
+        return super().wait_ready(
+            StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf)
+        )
+
+    def failure(self, within_s: float = 0.0) -> Failure | None:
+        """Send one request; a failure if it is not answered."""
+        try:
+            with self.client() as client:
+                client.get(PATHS[0], timeout=max(_EXTERNAL_ANSWER_S, within_s))
+        except httpx.TransportError as error:
+            message = f"{self.url} no longer answers ({error or type(error).__name__})."
+            return Failure(FailureKind.INFRASTRUCTURE, message)
+        return None
+
+    def stop(self) -> StopReport:
+        """Leave the server running."""
+        return StopReport()

@@ -1,0 +1,169 @@
+"""Find the missing weight files of a model on this machine, in the command's folder or the Hub's
+cache.
+
+Only what is certain counts as missing: a server would download it while its readiness is waited
+for, or not start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from autotune.base.errors import BadInput
+from autotune.engines.cards import ModelCard
+from autotune.engines.command import Command
+from autotune.engines.detect import InstalledEngine
+from autotune.engines.engine import Engine, ParsedCommand
+
+from .docker_run import models_folder
+
+MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".engine")
+_SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
+_POINTER_BYTES = 200  # Largest size of a git pointer file, which is no weights
+
+
+def missing_for(
+    command: Command,
+    kind: Engine,
+    version: str,
+    model: ModelCard,
+    installed: Collection[InstalledEngine],
+    *,
+    contained: bool,
+) -> str:
+    """Say which weights a command lacks, how large they are (10^9 bytes), and what fetches them;
+    empty for none.
+
+    Empty also where it is not certain. In a container the command sees HF_HOME alone.
+
+    Args:
+        installed: engines of this machine; the Hub's downloader may stand beside one of them.
+    """
+    # A table that the version borrows need not know every word that was passed through.
+    with suppress(BadInput):
+        parsed = kind.parse(command, version)
+        return (
+            _missing_of(parsed, model, installed, contained) if kind.card.checkpoint_files else ""
+        )
+    return ""
+
+
+def _missing_of(
+    command: ParsedCommand,
+    model: ModelCard,
+    installed: Collection[InstalledEngine],
+    contained: bool,
+) -> str:
+    environment = {**os.environ, **command.env}
+    path = Path(command.model)
+    place = command.args.get("download_dir")
+    load_format = command.config.get("load_format") or command.args.get("load_format") or "auto"
+    foreign = any(name.endswith("_USE_MODELSCOPE") for name in environment)
+    if foreign or str(load_format).lower() not in ("auto", "safetensors"):
+        return ""
+    fetch = [_downloader(installed), "download"]
+    if path.is_dir():
+        names = (
+            n for n in (model.id, *model.aliases) if MODEL_ID.fullmatch(n) and not Path(n).exists()
+        )
+        named = next(names, "")
+        return _lacking([path], path, model, named, [*fetch, named, f"--local-dir={path}"])
+    if path.exists() or not MODEL_ID.fullmatch(command.model) or (place and contained):
+        return ""
+    if contained:
+        environment = {
+            name: value for name, value in environment.items() if not name.endswith("_HUB_CACHE")
+        }
+    hub, revision = Path(place) if place else hub_folder(environment), command.args.get("revision")
+    options = [] if hub == hub_folder(os.environ) else [f"--cache-dir={hub}"]
+    options += [f"--revision={revision}"] if revision else []
+    folders = snapshots(hub, command.model, revision or "main")
+    return _lacking(folders, hub, model, command.model, [*fetch, command.model, *options])
+
+
+def _lacking(
+    folders: list[Path], place: Path, model: ModelCard, model_id: str, fetch: list[str]
+) -> str:
+    """Describe what the most complete of a model's folders lacks."""
+    lacking, count = min(
+        map(missing_shards, folders), key=lambda one: len(one[0]), default=([""], 1)
+    )
+    if not lacking:
+        return ""
+    gb = model.weights_gb * len(lacking) / count
+    some = (
+        f"{len(lacking)} of {count} files are missing ({lacking[0]} …)"
+        if lacking[0]
+        else "none of them exist"
+    )
+    what = f"the weights of {model_id or model.id} are not complete in {place}: {some}, about {gb:,.1f} GB"
+    return (
+        f"{what}; fetch them there first:\n{shlex.join(fetch)}"
+        if model_id
+        else f"{what}; put them there"
+    )
+
+
+def missing_shards(folder: Path) -> tuple[list[str], int]:
+    """List the missing weight files of a model's folder, and count all; of several formats, the
+    most complete one.
+
+    Known by its indices, else by the files' numbers (``…-00001-of-00163…``); without any file, one
+    without a name.
+    """
+    files = (path for path in folder.glob("*") if path.suffix in _SUFFIXES and os.path.exists(path))
+    there = {path.name for path in files if path.stat().st_size > _POINTER_BYTES}
+    listed = [set[str]()]
+    for index in folder.glob("*.index.json"):
+        with suppress(OSError, ValueError, KeyError, AttributeError):
+            listed.append(set(json.loads(index.read_bytes())["weight_map"].values()))
+    formats = [names for names in (*listed, *map(_series, there.difference(*listed))) if names]
+    return min(
+        ((sorted(n - there), len(n)) for n in formats),
+        key=lambda one: len(one[0]),
+        default=([""], 1),
+    )
+
+
+def _series(name: str) -> set[str]:
+    """Return all shards of a file's series; a file without a number is alone."""
+    shard = _SHARD.fullmatch(name)
+    if shard is None:
+        return {name}
+    begin, number, of, count, end = shard.groups()
+    return {f"{begin}{i:0{len(number)}}{of}{count}{end}" for i in range(1, int(count) + 1)}
+
+
+def _downloader(installed: Collection[InstalledEngine]) -> str:
+    """Return the Hub's command on the PATH, else next to an engine; ``hf``, or its name before
+    0.34."""
+    beside = [os.path.dirname(one.program[0]) for one in installed if os.path.isabs(one.program[0])]
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *beside])
+    name = next((name for name in ("hf", "huggingface-cli") if shutil.which(name, path=path)), "hf")
+    return name if shutil.which(name) else shutil.which(name, path=path) or name
+
+
+def hub_folder(environment: Mapping[str, str]) -> Path:
+    """Locate the models of huggingface_hub; raises `BadInput` for a user without a home folder."""
+    named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    return Path(named or Path(models_folder(environment), "hub")).expanduser()
+
+
+def snapshots(hub: Path, model_id: str, revision: str = "main") -> list[Path]:
+    """List the folders that may be a model's revision: its commit's, or all if ``main`` has no
+    known commit."""
+    folder, commit = (
+        hub / f"models--{model_id.replace('/', '--')}",
+        "*" if revision == "main" else revision,
+    )
+    with suppress(OSError):
+        commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+    return sorted(folder.glob(f"snapshots/{commit}"))

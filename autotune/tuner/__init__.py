@@ -1,0 +1,1 @@
+"""Decide which configuration is launched next, launch it, and decide which one wins."""

@@ -1,0 +1,493 @@
+"""Backends run trials: their contract, and `backend_of`, which chooses one by ``--on``.
+
+A backend says what candidates there are, who evaluates them, and what its launches need. It is
+chosen once; nobody else asks which one it is. `Checked` is around each evaluator, so that no figure
+leaves it that cannot be: one that is not finite, or below zero where nothing can be, comes from a
+fault of the engine's own counts, of a replay file, of somebody else's evaluator.
+
+servers      backends whose servers are loaded over HTTP: `Process`, `Docker`, `Emulator`, `External`
+simulator    the simulated node in virtual time
+recorded     recorded launches: a table in the search's order, or a bundled study in its own
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.base.notify import Notify, Watch, silent
+from autotune.engines.cards import HardwareCard
+from autotune.engines.command import Command, Scalar
+from autotune.engines.context import Context
+from autotune.engines.engine import Engine
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library, packaged
+from autotune.engines.schema import EngineCard
+from autotune.load.capacity.judge import LOOKS
+from autotune.load.metrics.formulas import without_capacity
+from autotune.load.metrics.table import CURVE, GOODPUT, METRICS, Metrics
+from autotune.load.workloads import load_workload
+from autotune.tuner.study.loads import check_free
+from autotune.tuner.study.options import RunOptions, VerifyOptions
+from autotune.tuner.study.recommendation import Exclusion, Recommendation
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, Speculation, State, Trial, TrialResult
+
+BACKENDS = {
+    "process": "autotune.tuner.backends.servers:Process",
+    "docker": "autotune.tuner.backends.servers:Docker",
+    "emulator": "autotune.tuner.backends.servers:Emulator",
+    "external": "autotune.tuner.backends.servers:External",
+    "simulator": "autotune.tuner.backends.simulator:Simulator",
+    "replay": "autotune.tuner.backends.recorded:RecordedBundle",
+}
+"""``--on`` up to its colon to the class. By name, so that its readers do not import the load
+generator."""
+
+PHASES = ("launch", "ready", "warmup", "load", "stop")
+"""Keys of `TrialResult.times_s`, in order."""
+_VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
+
+
+class Evaluator(Protocol):
+    """Evaluate trials; a picklable callable."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """Source of its numbers."""
+        ...
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        """Launch, load, stop. A configuration that cannot run gives a result, not an exception."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnCandidates:
+    """Candidates of a backend that replace the search space.
+
+    Attributes:
+        engines: those that have an engine card, each with the context of its commands.
+        command_of: writes a candidate's command.
+        excluded: engines that were not searched.
+        recorded: launches that are answered one after the other.
+        notes: sentences about the candidates, printed when a study begins.
+    """
+
+    candidates: CandidateSet
+    engines: Mapping[str, tuple[Engine, Context]]
+    command_of: Callable[[Candidate], Command]
+    excluded: tuple[Exclusion, ...] = ()
+    recorded: Sequence[Launch] = field(default=())
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Backend(ABC):
+    """Place where trials run; an immutable, picklable value.
+
+    Attributes:
+        on: as ``study.yaml`` has it.
+        form: how ``--on`` is written.
+        evidence: how its launches are made. Launches that are simulated or replayed take no time
+            (`virtual`); figures that are simulated or emulated come from the simulator
+            (`predicted`).
+        foreign: somebody else runs the server: nothing can be set on it, and a launch cannot be
+            repeated.
+        on_gpus: launches run engines on GPUs of this machine, which must be idle, and read a
+            model's weights.
+        installed: the engines are those of this machine, with their versions and options.
+        contained: launches run in containers.
+        startup_s: seconds that every server takes to start; None: as long as the engine takes.
+        noise_by_default: sigma of the noise that is added to a launch; None: launches have noise of
+            their own.
+        looks: that each load of a load search may have.
+        confirms: whether a rate that a load search finds is confirmed by a long load.
+    """
+
+    on: str
+    form: ClassVar[str]
+    evidence: ClassVar[Evidence]
+    foreign: ClassVar[bool] = False
+    on_gpus: ClassVar[bool] = False
+    installed: ClassVar[bool] = False
+    contained: ClassVar[bool] = False
+    startup_s: ClassVar[float | None] = None
+    noise_by_default: ClassVar[float | None] = None
+    looks: ClassVar[int] = LOOKS
+    confirms: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, on: str) -> Backend:
+        """Make the backend of ``--on``, paths made absolute; raises `BadInput` for an invalid
+        text."""
+        if on != cls.form:
+            raise _unknown(on)
+        return cls(on)
+
+    @property
+    def kind(self) -> str:
+        """``on`` up to its colon."""
+        return self.on.partition(":")[0]
+
+    @property
+    def elsewhere(self) -> str:
+        """Return `kind` if launches do not use this machine's installed engines; else empty."""
+        return "" if self.installed else self.kind
+
+    @property
+    def virtual(self) -> bool:
+        """True if launches take no time: without a server, in virtual time or from a file."""
+        return self.evidence in _VIRTUAL
+
+    @property
+    def predicted(self) -> bool:
+        """True if the launches' figures are simulated."""
+        return self.evidence.predicted
+
+    @property
+    def recorded(self) -> bool:
+        """True if launches are read from a file."""
+        return self.evidence is Evidence.REPLAYED
+
+    @property
+    def launches(self) -> bool:
+        """True if servers are launched: launches can be repeated, and take settings and secrets."""
+        return not self.virtual and not self.foreign
+
+    @abstractmethod
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> Evaluator:
+        """Make a study's evaluator: launches write to the study's `folder`, and `notify` gets their
+        stages."""
+
+    def speculation(
+        self,
+        spec: StudySpec,
+        kind: Engine,
+        version: str,
+        drafted: Scalar,
+        library: Library,
+        cheap: bool = False,
+    ) -> Speculation | None:
+        """Return the acceptance that a launch forces on its engine; None without drafts.
+
+        Of drafts on random tokens next to none is right. There the engine is made to accept what
+        the model does on text, where its version can be; not where answers are checked, as they are
+        wrong then. Drafts of a `cheap` server, with random weights, are right next to never,
+        whatever the prompts.
+        """
+        if not isinstance(drafted, int) or drafted < 1:
+            return None
+        random = not load_workload(spec.workloads[0], library).has_text
+        stated = round(spec.model.acceptance.length(drafted), 2)
+        switch = kind.switch(version) if cheap or (random and not spec.reference_checks) else None
+        forced = (
+            float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted))
+            if switch
+            else None
+        )
+        return Speculation(drafted, stated, spec.model.acceptance.source, random, forced)
+
+    def forcing(
+        self, spec: StudySpec, trial: Trial, kind: Engine, library: Library
+    ) -> tuple[Trial, Speculation | None]:
+        """Return a trial as launched, and its forced acceptance; no other command has the
+        switches."""
+        knobs, version = trial.configuration.knobs, trial.engine_version
+        cheap = trial.role is Role.SCREEN
+        asked = self.speculation(
+            spec, kind, version, knobs.get("speculative_tokens"), library, cheap
+        )
+        command = trial.command
+        if asked is not None and asked.forced is not None:
+            command = kind.forcing(command, version, asked.forced)
+        if cheap:
+            command = kind.with_random_weights(
+                command, Context(spec.model, spec.hardware, spec.gpus, version)
+            )
+        if command is trial.command:
+            return trial, asked
+        return replace(
+            trial, command=self.place(replace(command, container=()), kind.card, spec)
+        ), asked
+
+    # The question: from options to a specification.
+
+    def usual(self) -> Mapping[str, int]:
+        """Return this backend's own defaults of ``launches`` and ``seed``, where they differ from
+        those of `run`."""
+        return {}
+
+    def check(self, options: RunOptions, hardware: HardwareCard) -> None:
+        """Raise `BadInput` for options that do not apply here."""
+
+    def whole_spec(self, options: RunOptions, library: Library) -> StudySpec | None:
+        """Return the whole specification of a file; None: the options define the study."""
+        return None
+
+    def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec | None:
+        """Add engines, workloads and settings of a file; None: use the engines' cards."""
+        return None
+
+    def noise(self, asked: float | None) -> float:
+        """Return the sigma of the noise added to a launch; raises `BadInput` if noise is
+        impossible."""
+        if asked and self.noise_by_default is None:
+            raise BadInput(f"--noise {asked:g}: launches on {self.on} already have noise")
+        return asked if asked is not None else self.noise_by_default or 0.0
+
+    def measurable(
+        self, spec: StudySpec, rungs: tuple[int, ...], library: Library
+    ) -> tuple[tuple[int, ...], Sequence[str]]:
+        """Return the measurable rungs of the first workload, and notes; raises `BadInput` for
+        none."""
+        check_free(spec.workloads[0], library)
+        return rungs, ()
+
+    def images(
+        self,
+        texts: Sequence[str],
+        cards: Sequence[EngineCard],
+        versions: Mapping[str, str],
+        hardware: HardwareCard,
+        library: Library,
+    ) -> dict[str, tuple[str, str]]:
+        """Choose version and container image by engine; empty without containers.
+
+        Args:
+            texts: of ``--image``.
+            versions: by engine, those that were asked for.
+
+        Raises `BadInput` for an image that would not be used, and a version without one.
+        """
+        if texts:
+            raise BadInput(f"--image is for --on docker, but this study runs on {self.on}")
+        return {}
+
+    # The candidates, and their commands.
+
+    def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates | None:
+        """Return the candidates; None: those of the search space."""
+        return None
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        """Explain why an engine cannot run here; None if it can."""
+        return None
+
+    def version_of(self, kind: Engine, spec: StudySpec) -> str:
+        """Return the version of an engine that is not searched, as a baseline's."""
+        return kind.version()
+
+    def typed_command(self, command: Command, kind: Engine) -> Command:
+        """Return the command that starts a typed command here."""
+        return command
+
+    def place(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
+        """Return the command as launched: in its engine's container, or unchanged; raises
+        `BadInput`."""
+        return command
+
+    def fetch(self, spec: StudySpec, engines: Sequence[str], notify: Notify) -> None:
+        """Fetch the requirements of launches before the first one, e.g. container images; raises
+        `BadInput`."""
+
+    # What is said.
+
+    def announcement(
+        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
+    ) -> str:
+        """Return the first line of a study, the source of its numbers; no options for an earlier
+        study."""
+        line = f"measured on {self.on}"
+        if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
+            line += (
+                f"; the prompts of {', '.join(random)} are random tokens: routing of experts, prefix hits and "
+                "acceptance of drafts that nothing forces are not those of real text, which --workload prose, code or "
+                "sharegpt:FILE sends"
+            )
+        return line
+
+    def conclusion(self, spec: StudySpec, recommendation: Recommendation) -> str:
+        """Compare the recommendation with a recorded one in a sentence; empty without one."""
+        return ""
+
+
+def backend_of(spec: StudySpec) -> Backend:
+    """Return the backend of a study."""
+    return backend_named(spec.on)
+
+
+def backend_named(on: str) -> Backend:
+    """Return the backend of ``--on``; raises `BadInput` for an unknown one."""
+    path = BACKENDS.get(on.partition(":")[0])
+    if path is None:
+        raise _unknown(on)
+    return _load(path).of(on)
+
+
+def evaluator_for(
+    spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+) -> Evaluator:
+    """Make the evaluator of a study, see `Backend.evaluator`; picklable, so that each node makes
+    its own."""
+    return backend_of(spec).evaluator(spec, library, folder, notify)
+
+
+def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
+    """Draw a log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
+    fingerprint = int(trial.configuration.fingerprint, 16)
+    generator = np.random.default_rng([seed, fingerprint, trial.launch_index])
+    return math.exp(sigma * float(generator.standard_normal()))
+
+
+def missing_files(kind: Engine, name: str, folders: Sequence[str]) -> str | None:
+    """Name the packaged files of an engine that a simulated backend lacks; None for none."""
+    absent = next(
+        (path for folder in folders if not (path := packaged(folder, kind.name)).is_file()), None
+    )
+    if absent is None:
+        return None
+    return f"the {name} does not know {kind.name}: {absent} is missing; use --on process"
+
+
+def _load(path: str) -> type[Backend]:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
+
+def forms(*, virtual: bool) -> str:
+    """List the forms of ``--on``, of all backends or of those with servers."""
+    backends = [_load(path) for path in BACKENDS.values()]
+    return ", ".join(one.form for one in backends if virtual or one.evidence not in _VIRTUAL)
+
+
+def _unknown(on: str) -> BadInput:
+    return BadInput(f"--on {on}: this version runs trials on: auto, {forms(virtual=True)}")
+
+
+_NOT_JSON = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Evaluator that adds derived metrics and checks results: the objective exists, no figure is
+    impossible.
+
+    Figures of random weights are set apart as what the launch ranks by, so that nobody takes them
+    for measurements.
+
+    A complete result with an impossible figure becomes ``invalid``, with the first one in its
+    message. Such figures are left out whatever the state, so that a row is always JSON.
+    """
+
+    evaluator: Evaluator
+    spec: StudySpec
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return the evaluator's evidence."""
+        return self.evaluator.evidence
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        """Evaluate as `Evaluator`."""
+        result, ranks = self.evaluator(trial), trial.role is Role.SCREEN
+        # A recorded launch has them apart already.
+        given = result.ranking or result.metrics
+        metrics = {
+            name: self.spec.derived(found, trial.configuration) for name, found in given.items()
+        }
+        problem = (
+            next(self._problems(trial, metrics), None) if result.state is State.COMPLETE else None
+        )
+        metrics = {
+            name: _plain(_without_impossible(measured)) for name, measured in metrics.items()
+        }
+        result = replace(
+            result,
+            metrics={} if ranks else metrics,
+            ranking=metrics if ranks else {},
+            times_s={name: float(s) for name, s in result.times_s.items() if _is_possible(s)},
+        )
+        if problem is None:
+            return result
+        message = f"{problem}. The measurement says nothing about the configuration."
+        return replace(
+            result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message)
+        )
+
+    def _problems(self, trial: Trial, metrics: Mapping[str, Metrics]) -> Iterator[str]:
+        """List the problems of a complete result, the objective's first."""
+        objective = self.spec.objective
+        goals = {trial.workloads[0], *self.spec.weights}
+        for name in (name for name in trial.workloads if name in goals):
+            measured = metrics.get(name)
+            value = (measured or {}).get(objective)
+            if self.spec.load_key and without_capacity(measured or {}):
+                continue  # It was measured, and found too slow for any load.
+            if measured is None:
+                yield f"{name}: not measured, although the launch is reported as complete"
+            elif value is None:
+                yield f"{name}: its metrics lack the objective, {objective}"
+            elif not _is_possible(value):
+                yield f"{name}: {objective} is {_impossible(value)}"
+            elif not value > 0 and not (objective == GOODPUT and measured.get("duration")):
+                more = METRICS[objective].maximise
+                kind = "nothing was counted" if more else "it was not timed"
+                yield f"{name}: {objective} is 0: {kind}"
+        for name, measured in metrics.items():
+            for metric, value in measured.items():
+                if metric in METRICS and value is not None and not _is_possible(value):
+                    yield f"{name}: {metric} is {_impossible(value)}"
+
+
+def _is_possible(value: object) -> bool:
+    """Return whether a value is a finite number of at least zero, as every metric and time."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
+
+
+def _impossible(value: object) -> str:
+    return f"{str(value)[:40]}; a finite number of at least 0 was expected"
+
+
+def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:
+    kept = {
+        m: v
+        for m, v in metrics.items()
+        if m not in METRICS or not isinstance(v, Real) or _is_possible(v)
+    }
+    if isinstance(rows := kept.get(CURVE), list):
+        kept[CURVE] = [_without_impossible(row) for row in rows]
+    return kept
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value to JSON's types, numbers of any library to Python's; `_NOT_JSON` for other
+    values."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else _NOT_JSON
+    if isinstance(value, Mapping):
+        return {
+            str(name): one
+            for name, one in ((k, _plain(v)) for k, v in value.items())
+            if one is not _NOT_JSON
+        }
+    if isinstance(value, list | tuple):
+        return [None if one is _NOT_JSON else one for one in map(_plain, value)]
+    return _NOT_JSON

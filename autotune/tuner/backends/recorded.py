@@ -1,0 +1,772 @@
+"""Recorded launches: the rows of a table in the search's order, or a bundled study's launches in
+their own order.
+
+A table is a CSV, or a study's ``results.jsonl``. Its rows are the only candidates: no rule judges a
+row, and its repeats answer a configuration's launches in turn. Where other numbers of requests in
+flight are asked for, a study's rows bring their curves.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from autotune.base.errors import BadInput, MalformedFile, UnknownName
+from autotune.base.evidence import Evidence
+from autotune.base.notify import Watch, silent
+from autotune.engines.command import Command, Configuration, Scalar
+from autotune.engines.context import Context, default_of
+from autotune.engines.engine import Engine
+from autotune.engines.enumeration import Candidate, CandidateSet, Enumeration
+from autotune.engines.library import Library
+from autotune.engines.machine import node
+from autotune.engines.promises import Promised, admitted, given_up_by, promises_of
+from autotune.engines.registry import engine
+from autotune.engines.space import EngineSpace
+from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, scaled
+from autotune.load.workloads import load_workload
+from autotune.node.unread import unseen, with_unread
+from autotune.tuner.backends import PHASES, Backend, Evaluator, OwnCandidates, noise_factor
+from autotune.tuner.replay.bundle import BEGINNING, Bundle, check_measured, read_bundle
+from autotune.tuner.replay.table import (
+    ENGINE,
+    PLAIN,
+    REPLAY,
+    UNKNOWN,
+    VERSION,
+    Table,
+    cell_text,
+    check_unchanged,
+    content_of,
+    digest,
+    engine_name,
+    parse_value,
+    read_table,
+    same_value,
+    value_at,
+)
+from autotune.tuner.study.goals import with_goals
+from autotune.tuner.study.options import RunOptions, VerifyOptions
+from autotune.tuner.study.recommendation import STAND_IN, Recommendation
+from autotune.tuner.study.spec import AUTO, EngineChoice, StudySpec
+from autotune.tuner.trial import State, Trial, TrialResult
+
+KnownEngines = Mapping[str, tuple[Engine, Context]]
+"""The table's engines that have an engine card, each with the context of its commands."""
+_NO_COMMAND = (
+    BadInput,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
+"""Errors of an engine card's expressions for unchecked values."""
+_SHOWN = 12
+_FORM = (
+    "'column=value,…', e.g. 'engine=vllm,tensor_parallel=8'; a part with a comma in it is quoted"
+)
+
+
+class RecordedTable(Backend):
+    """A file of recorded launches, requested by the search in its own order."""
+
+    form = "replay:FILE"
+    evidence = Evidence.REPLAYED
+    noise_by_default = 0.0
+
+    @classmethod
+    def of(cls, on: str) -> RecordedTable:
+        return cls(f"{REPLAY}{Path(on.removeprefix(REPLAY)).expanduser().absolute()}")
+
+    @property
+    def path(self) -> Path:
+        return Path(self.on.removeprefix(REPLAY))
+
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> Evaluator:
+        return Replayed(self, spec, library)
+
+    def table(self, sha256: str | None, library: Library) -> Table:
+        """Read the table; raises `BadInput` for a changed file."""
+        content = digest(self.path)
+        check_unchanged(self.path, content, sha256)
+        return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")))
+
+    def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec:
+        if given := options.needing("launch"):
+            raise BadInput(f"{' and '.join(given)}: a replay launches nothing; remove the option")
+        sha256 = digest(self.path)
+        table = self.table(sha256, library)
+        engines = [engine_name(text, library) for text in options.engines] or list(table.engines)
+        for name in engines:
+            if name not in table.engines:
+                raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
+        workloads = spec.workloads or (table.workload or "sharegpt",)
+        asked = {
+            "table_sha256": sha256,
+            "engines": tuple(
+                EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)
+            ),
+            "workloads": workloads,
+            "pins": dict(setting(table, text, "--set", library) for text in options.pins),
+            "notes": (*_notes(options, table, workloads[0]), *_words(table, library)),
+        }
+        return spec.model_copy(update=asked)
+
+    def measurable(
+        self, spec: StudySpec, rungs: tuple[int, ...], library: Library
+    ) -> tuple[tuple[int, ...], Sequence[str]]:
+        table = self.table(spec.table_sha256, library)
+        curves = (
+            measured.get(CURVE, ()) for row in table.rows for measured in row.metrics.values()
+        )
+        loads = {point.get("concurrency") for curve in curves for point in curve}
+        there = tuple(rung for rung in rungs if rung in loads)
+        if not there:
+            right = "a study's results.jsonl has the curves of its finals, and a CSV has none"
+            raise BadInput(
+                f"no launch in {table.path} was measured at concurrency {_listed(rungs)}; {right}"
+            )
+        missing = [rung for rung in rungs if rung not in loads]
+        told = f"{table.path}: no row is of concurrency {_listed(missing)}; its curves are of {_listed(there)}"
+        return there, [told] if missing else []
+
+    def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
+        table = self.table(spec.table_sha256, library)
+        known = known_engines(
+            spec, {name: table.version_of(name) for name in table.engines}, library
+        )
+        commands = {row.configuration: row.command for row in table.rows if row.command is not None}
+        candidates = candidates_of(spec, table, known, library)
+        if table.of_study and any(row.evidence and row.evidence.predicted for row in table.rows):
+            candidates = _with_unseen(spec, candidates, known)
+        return OwnCandidates(candidates, known, command_writer(commands, known))
+
+    def announcement(
+        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
+    ) -> str:
+        return f"REPLAYED: nothing is launched; all numbers are as recorded in {self.path}."
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, _sha256: str, overlays: tuple[Path, ...], engines: tuple[Path, ...]) -> Table:
+    """Read a table once for the specification, its candidates and all launches."""
+    return read_table(path, Library(overlays, engines))
+
+
+def command_writer(
+    commands: Mapping[Configuration, Command], known: KnownEngines
+) -> Callable[[Candidate], Command]:
+    """Return the writer of a candidate's command: as recorded, else as its engine would write
+    it."""
+
+    def write(candidate: Candidate) -> Command:
+        recorded = commands.get(candidate.configuration)
+        return recorded or command_of(
+            candidate, *known.get(candidate.configuration.engine, (None, None))
+        )
+
+    return write
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Evaluate from a table of recorded launches.
+
+    The launches of a configuration take its rows in turn: launch ``k`` gets row ``k`` modulo their
+    number. A workload that this row lacks is taken from the next row that has it. Raises `BadInput`
+    where the file has changed.
+    """
+
+    backend: RecordedTable
+    spec: StudySpec
+    library: Library
+    evidence: Evidence = Evidence.REPLAYED
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        table = self.backend.table(self.spec.table_sha256, self.library)
+        repeats = table.repeats[table.key(trial.configuration)]
+        first = trial.launch_index % len(repeats)
+        turn = [*repeats[first:], *repeats[:first]]
+        row = turn[0]
+        metrics: dict[str, Metrics] = {}
+        factor = noise_factor(self.spec.noise, self.spec.seed, trial)
+        for name in trial.workloads:
+            key = table.key_of_workload(name, objective=name == self.spec.workloads[0])
+            source = (
+                next((r for r in turn if key in r.metrics), None) if row.failure is None else None
+            )
+            if source is not None and key is not None:
+                metrics[name] = (
+                    scaled(source.metrics[key], factor)
+                    if self.spec.noise
+                    else dict(source.metrics[key])
+                )
+        return TrialResult(
+            state=State.COMPLETE if row.failure is None else State.FAILED,
+            evidence=self.evidence,
+            evidence_of=row.evidence,
+            failure=row.failure,
+            metrics=metrics,
+            times_s=dict.fromkeys(PHASES, 0.0) | dict(row.times_s),
+            gpus=self.spec.gpus,
+            node=f"replayed-{self.spec.hardware.name}",
+            started_at=started_at,
+        )
+
+
+def _notes(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
+    failed = sum(row.failure is not None for row in table.rows)
+    counted = (
+        f"{len(table.rows)} rows of {len(table.repeats)} configurations, {failed} of them failed"
+    )
+    metrics = tuple(dict.fromkeys(name for names in table.metrics.values() for name in names))
+    # So that a misspelt metric is seen to be taken for a knob.
+    columns = (
+        f"knobs: {shortened(table.columns) or 'none'}; metrics: {shortened(metrics) or 'none'}"
+    )
+    yield f"{table.path}: {counted}; {columns}"
+    for note in table.notes:
+        yield f"{table.path}: {note}"
+    if table.workload is not None and table.key_of_workload(workload, objective=True) == PLAIN:
+        yield f"the figures of {workload} are those of {table.workload} in {table.path}"
+    if options.space is not None:
+        yield f"--space describes models, nodes and engines; only rows of {table.path} are tried"
+    if options.hours is not None and not any(row.times_s for row in table.rows):
+        yield f"--hours is not used: {table.path} has no durations of launches"
+
+
+def _words(table: Table, library: Library) -> Iterator[str]:
+    """Report values that the engines' cards name differently, and values that they lack."""
+    cells = dict.fromkeys(
+        (c.engine, *cell) for c in table.configurations for cell in c.knobs.items()
+    )
+    taken, unknown = list[str](), dict[str, None]()
+    for name, column, value in cells:
+        with suppress(UnknownName):
+            card = library.engine(name)
+            means, knob = card.in_own_words({column: value}).get(column), card.knobs.get(column)
+            here = f"{name}'s {column}"
+            if means is not None and column != VERSION and (knob is None or knob.refuses(means)):
+                unknown[here if knob is None else f"{here} {cell_text(value)}"] = None
+            elif means != value != AUTO:
+                taken.append(
+                    f"{here} {cell_text(value)} is {'not set' if means is None else cell_text(means)}"
+                )
+    if taken:
+        yield f"{table.path}: in the engines' cards {shortened(taken)}"
+    if unknown:
+        yield f"{table.path}: no prediction, because the engines' cards lack it: {shortened([*unknown])}"
+
+
+def setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
+    """Parse ``column=value``; raises `BadInput` unless a row of the table has it."""
+    name, equals, wanted = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise BadInput(f"{option} {text!r}: write column=value")
+    if name not in (ENGINE, *table.columns):
+        raise UnknownName(
+            "column", name, (ENGINE, *table.columns), f"They are those of {table.path}."
+        )
+    wanted = engine_name(wanted, library) if name == ENGINE else wanted
+    values = dict.fromkeys(value_at(configuration, name) for configuration in table.configurations)
+    equal = [value for value in values if wanted == ("" if value is None else cell_text(value))]
+    # 8.0 and TRUE are not how we write them, but what somebody may type.
+    typed, lower = parse_value(wanted), wanted.lower()
+    equal = equal or [
+        v for v in values if same_value(v, typed) or (isinstance(v, str) and v.lower() == lower)
+    ]
+    if not equal:
+        raise BadInput(
+            f"{option} {text}: no row of {table.path} has that; {name} is {_listed(values)}"
+        )
+    return name, equal[0]
+
+
+def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library) -> KnownEngines:
+    """Look up replayed engines by their versions; a version without a card uses the card's
+    newest."""
+    longest = [0]
+    for name in spec.workloads:
+        with suppress(BadInput):
+            longest.append(load_workload(name, library).longest_request)
+    engines: dict[str, tuple[Engine, Context]] = {}
+    for name, recorded in versions.items():
+        with suppress(BadInput):
+            kind = engine(name, library)
+            version = kind.known_version(recorded) or kind.version()
+            engines[name] = (
+                kind,
+                Context(spec.model, spec.hardware, spec.gpus, version, max(longest)),
+            )
+    return engines
+
+
+def candidates_of(
+    spec: StudySpec, table: Table, known: KnownEngines, library: Library
+) -> CandidateSet:
+    """Return the rows to try, each configuration once, and the baseline; raises `BadInput`."""
+    remaining = _remaining(table, [choice.name for choice in spec.engines], spec.pins)
+    if spec.baseline is None:
+        baseline = _closest_to_defaults(remaining, [choice.name for choice in spec.engines], known)
+    else:
+        baseline = named_row(table, spec.baseline, library, remaining)
+    # One that the user named may be a row that is not searched.
+    listed = remaining if any(c is baseline for c in remaining) else [*remaining, baseline]
+    _check_metrics(spec, table, listed)
+    items = tuple(Candidate(c, table.repeats[table.key(c)][0].engine_version) for c in listed)
+    position = next(i for i, c in enumerate(listed) if c is baseline)
+    kinds = known if table.of_study else {}
+    marks = {
+        n: promises_of(kind.card, context, baseline.knobs, spec.pins)
+        for n, (kind, context) in kinds.items()
+    }
+    context, pinned = (
+        Context(spec.model, spec.hardware, spec.gpus, ""),
+        spec.pins.get("context_length"),
+    )
+    promised = Promised(admitted(baseline, context), pinned if isinstance(pinned, int) else 0)
+    given_up = given_up_by(listed, baseline, marks, lambda one: admitted(one, context), promised)
+    memory, as_they_are = library.monotone_memory, not table.of_study
+    return CandidateSet(
+        items, position, (), (), memory, given_up, as_they_are=as_they_are, promised=promised
+    )
+
+
+def _remaining(
+    table: Table, engines: Sequence[str], pins: Mapping[str, Scalar]
+) -> list[Configuration]:
+    """Filter the configurations by engine and pinned columns; raises `BadInput` with the filter
+    that left none."""
+    remaining = [c for c in table.configurations if c.engine in engines]
+    if not remaining:
+        raise BadInput(
+            f"--engine {', '.join(engines)} leaves no row of {table.path}; its engines: {_listed(table.engines)}"
+        )
+    remaining, column = _with_values(remaining, pins)
+    if column is not None:
+        value = "" if pins[column] is None else cell_text(pins[column])
+        raise BadInput(
+            f"no candidate remains: --set {column}={value} removes the last of {len(remaining)}, in which {column} is "
+            f"{_listed(value_at(c, column) for c in remaining)}"
+        )
+    return remaining
+
+
+def _with_values(
+    configurations: list[Configuration], wanted: Mapping[str, Scalar]
+) -> tuple[list[Configuration], str | None]:
+    """Filter configurations by columns, and name the column that would remove the last; None when
+    one remains."""
+    for column, value in wanted.items():
+        kept = [c for c in configurations if same_value(value_at(c, column), value)]
+        if not kept:
+            return configurations, column
+        configurations = kept
+    return configurations, None
+
+
+def _closest_to_defaults(
+    configurations: Sequence[Configuration], engines: Sequence[str], known: KnownEngines
+) -> Configuration:
+    """Return the row of the default baseline's engine, or else the first, with most knobs at the
+    engine's defaults.
+
+    A knob that is not set, or ``auto``, is at its default; one that has no card's default is so
+    only then.
+    """
+    present = {c.engine for c in configurations}
+    by_default = [
+        name for name in engines if name in known and known[name][0].card.default_baseline
+    ]
+    first = next(name for name in [*by_default, *engines] if name in present)
+    kind, context = known.get(first, (None, None))
+    defaults = kind.default_knobs(context) if kind is not None and context is not None else {}
+
+    def at_default(configuration: Configuration) -> int:
+        knobs = {name: value for name, value in configuration.knobs.items() if name != VERSION}
+        return sum(
+            v in (None, AUTO) or (n in defaults and v == defaults[n]) for n, v in knobs.items()
+        )
+
+    return max((c for c in configurations if c.engine == first), key=at_default)
+
+
+def named_row(
+    table: Table, text: str, library: Library, remaining: list[Configuration] | None = None
+) -> Configuration:
+    """Return the one configuration that ``column=value,…`` selects; raises `BadInput` with a
+    selection that would."""
+    parts = [part for part in next(csv.reader([text], skipinitialspace=True), []) if part.strip()]
+    if not parts or any("=" not in part for part in parts):
+        raise BadInput(
+            f"--baseline {text!r}: on a replay file the baseline is a row of it: write {_FORM}"
+        )
+    wanted = dict(setting(table, part, "--baseline", library) for part in parts)
+    chosen, missing = _with_values(remaining or table.configurations, wanted)
+    if missing is not None:
+        chosen, missing = _with_values(table.configurations, wanted)
+    if missing is not None:
+        instead = f"with the parts before it, {missing} is {_listed(value_at(c, missing) for c in chosen)}"
+        raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {instead}")
+    if len(chosen) > 1:
+        columns = [
+            name
+            for name in (ENGINE, *table.columns)
+            if len({value_at(c, name) for c in chosen}) > 1
+        ]
+        values = "; ".join(
+            f"{name} is {_listed(value_at(c, name) for c in chosen)}" for name in columns
+        )
+        raise BadInput(
+            f"--baseline {text}: {len(chosen)} rows match; add a column that differs: {values}"
+        )
+    return chosen[0]
+
+
+def _listed(values: Iterable[Scalar]) -> str:
+    """List different values, the shortest words first, so that whole numbers ascend."""
+    return (
+        shortened(sorted(set(map(cell_text, values)), key=lambda word: (len(word), word))) or "none"
+    )
+
+
+def shortened(words: Sequence[str]) -> str:
+    """List the first words, and their total number."""
+    return ", ".join(words[:_SHOWN]) + (f" … ({len(words)} in all)" if len(words) > _SHOWN else "")
+
+
+def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Configuration]) -> None:
+    """Raise `BadInput` unless every row that ran has the metrics of the goals and the SLOs."""
+    for number, workload in enumerate(spec.workloads):
+        key = table.key_of_workload(workload, objective=number == 0)
+        if not table.metrics:
+            columns = _listed(table.columns)
+            raise BadInput(
+                f"{table.path} has no column of a metric, e.g. {HEADLINE}; its columns: {columns}"
+            )
+        if key is None:
+            named = [name for name in table.metrics if name != PLAIN]
+            has = f"its workloads: {', '.join(named)}" if named else "it has no workload"
+            raise BadInput(
+                f"--workload {workload}: {table.path} has no column of a metric for it; {has}; a CSV has columns such "
+                f"as '{workload}:{HEADLINE}' for it, and those without a workload are of the first one"
+            )
+        for option, metric in (
+            spec.asked.items() if number == 0 else [("--objective", spec.objective)]
+        ):
+            if metric not in table.metrics[key]:
+                where = f"of {workload} " if key != PLAIN else ""
+                metrics = _listed(table.metrics[key])
+                raise BadInput(
+                    f"{option}: {table.path} has no {metric} {where}in it; its metrics: {metrics}"
+                )
+    key = table.key_of_workload(spec.workloads[0], objective=True)
+    rows = (
+        row for c in configurations for row in table.repeats[table.key(c)] if row.failure is None
+    )
+    for row in rows:
+        metrics_of_row = row.metrics.get(key or PLAIN, {})
+        for metric in spec.asked.values():
+            if metric not in metrics_of_row:
+                what = f"{metric} of {key}" if key else metric
+                problem = (
+                    f"{what} is missing, but the row did not fail; add it, or fill in 'failure'"
+                )
+                raise MalformedFile(table.path, problem, row.line)
+        if metrics_of_row[spec.objective] <= 0:
+            problem = f"{spec.objective} is {metrics_of_row[spec.objective]}; if nothing ran, fill in 'failure'"
+            raise MalformedFile(table.path, problem, row.line)
+
+
+def command_of(candidate: Candidate, kind: Engine | None, context: Context | None) -> Command:
+    """Return the engine's command of a row, or a placeholder: its engine and columns in the form of
+    a command.
+
+    The engine's own command needs an engine and a version that have a card, and columns that are
+    knobs of it or options of its parser; and read back, it must say what the row says. Rows without
+    a version are of the context's.
+    """
+    configuration, version = candidate.configuration, candidate.engine_version
+    if kind is not None and context is not None:
+        with suppress(*_NO_COMMAND):
+            known = context.version if version == UNKNOWN else kind.known_version(version)
+            if known is not None:
+                return _engine_command(configuration, kind, replace(context, version=known))
+    words = [
+        f"--{name.lstrip('-')}={cell_text(v)}"
+        for name, v in configuration.knobs.items()
+        if v is not None
+    ]
+    return Command((f"{STAND_IN}{configuration.engine}", *words))
+
+
+def _engine_command(configuration: Configuration, kind: Engine, context: Context) -> Command:
+    """Return the engine's command; raises one of `_NO_COMMAND` if there is none."""
+    card = kind.card
+    values = card.in_own_words(configuration.knobs)
+    options = {
+        name: value for name, value in values.items() if name not in card.knobs and name != VERSION
+    }
+    given = {name: value for name, value in values.items() if name in card.knobs}
+    for name, value in given.items():
+        if (reason := card.knobs[name].refuses(value)) is not None:
+            raise BadInput(f"{name}={value}: {reason}")
+    # What is not set is not on the command line, also where the engine's defaults on a whole node
+    # would set it.
+    scope = context.scope(given)
+    unset = {
+        name: default_of(card.knobs[name], scope, context.version)
+        for name in card.on_node
+        if name not in given
+    }
+    knobs = kind.default_knobs(context, {**unset, **given})
+    configuration = Configuration(kind.name, knobs)
+    plain = kind.parse(kind.command(configuration, context), context.version)
+    # What goes along with every command is not said twice.
+    more = {
+        n: v
+        for n, v in options.items()
+        if (o := _option(n)) not in plain.given or plain.args[o] != v
+    }
+    words: list[str] = []
+    for name, value in more.items():
+        flag = name if name.startswith("-") else f"--{name.replace('_', '-')}"
+        if value is not False:
+            words += [flag] if value is True else [flag, cell_text(value)]
+    command = kind.command(configuration, context, words)
+    parsed = kind.parse(command, context.version)
+    read_back = kind.knobs(parsed, context).knobs
+    if any(read_back[name] != value for name, value in given.items()):
+        raise BadInput("the command differs from the row")
+    for name, value in options.items():
+        # A parser that completes abbreviations would make an option of any column's name.
+        option = _option(name)
+        default = parsed.args.get(option, False) if name.startswith("-") else parsed.args[option]
+        if value is False and default is not False:
+            raise BadInput(f"{name} is off in the row, and on by default")
+    return command
+
+
+def _option(column: str) -> str:
+    return column.lstrip("-").replace("-", "_")
+
+
+_OWN = (
+    "launches",
+    "hours",
+    "seed",
+    "noise",
+    "baseline",
+)  # Options that replace the bundle's as they were typed
+
+
+_bundle = lru_cache(maxsize=2)(read_bundle)
+
+
+class RecordedBundle(RecordedTable):
+    """Replay a bundled study: its launches are returned in their order, without a search."""
+
+    @classmethod
+    def of(cls, on: str) -> RecordedTable:
+        """Return a table's backend if the file is no bundle; for an unreadable one, reading it
+        gives the error."""
+        table = RecordedTable.of(on)
+        try:
+            with table.path.open("rb") as file:
+                is_bundle = file.read(len(BEGINNING)) == BEGINNING
+        except OSError:
+            return table
+        return cls(table.on) if is_bundle else table
+
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> Evaluator:
+        return Recorded(self, spec)
+
+    def bundle(self, sha256: str | None = None) -> Bundle:
+        """Read the bundle; raises `BadInput` if its file is unreadable or has changed since the
+        study began.
+
+        Raises `MalformedFile` where it is damaged, tampered with, or of a newer version.
+        """
+        content = content_of(self.path)
+        check_unchanged(self.path, hashlib.sha256(content).hexdigest(), sha256)
+        return _bundle(self.path, content)
+
+    def whole_spec(self, options: RunOptions, library: Library) -> StudySpec:
+        if given := options.needing("launch", "search"):
+            raise BadInput(
+                f"{' and '.join(given)}: a bundle's launches are replayed in their order, without a launch or a "
+                "search; remove the option, or give the study's results.jsonl as a table"
+            )
+        bundle = self.bundle()
+        taken = bundle.spec
+        _check_same(options, taken, library)
+        own = {name: getattr(options, name) for name in _OWN if options.says(name)}
+        # Weights of the bundle go with its workloads.
+        own |= (
+            {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}}
+            if options.workloads
+            else {}
+        )
+        goals = with_goals(taken.model_copy(update={**own, "notes": ()}), options)
+        spec = goals.model_copy(
+            update={
+                "on": self.on,
+                "table_sha256": digest(self.path),
+                "allow": tuple(dict.fromkeys(options.allow)) or taken.allow,
+                "notes": (*taken.notes, *goals.notes, _note(bundle)),
+                # What belongs to the machine on which it ran.
+                **{"executor": "local", "sampler": "gp", "sources": ()},
+                **{"api_key_env": None, "api_key_file": None, "hf_token_file": None},
+                "space": str(options.space.resolve()) if options.space else None,
+            }
+        )
+        if spec.seed < 0:
+            raise BadInput(
+                f"{bundle.path}: its seed is {spec.seed}; a seed is a whole number of at least 0"
+            )
+        check_measured(bundle, spec)
+        candidates_for(bundle, spec, library)
+        return spec
+
+    def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
+        bundle = self.bundle(spec.table_sha256)
+        known = known_engines(
+            spec, {one.engine: one.engine_version for one in bundle.known.items}, library
+        )
+        candidates = candidates_for(bundle, spec, library)
+        if {
+            one.engine for one in bundle.known.items
+        } <= known.keys() and not candidates.as_they_are:
+            candidates = replace(
+                candidates, without=lambda one: _space(spec, *known[one.engine]).without(one)
+            )
+        recorded = bundle.launches_for(spec)
+        if not bundle.spec.keeps_unread and any(
+            launch.result.origin.predicted for launch in recorded
+        ):
+            candidates = _with_unseen(spec, candidates, known)
+        commands = {launch.trial.configuration: launch.trial.command for launch in recorded}
+        return OwnCandidates(
+            candidates, known, command_writer(commands, known), bundle.known.excluded, recorded
+        )
+
+    def conclusion(self, spec: StudySpec, recommendation: Recommendation) -> str:
+        return self.bundle(spec.table_sha256).agreement(recommendation)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Evaluate from a bundle: the launch of a number gets the result of the recorded launch of that
+    number.
+
+    Noise is added only where another one is asked for than the bundle's launches have. Raises
+    `BadInput` where the file has changed.
+    """
+
+    backend: RecordedBundle
+    spec: StudySpec
+    evidence: Evidence = Evidence.REPLAYED
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        bundle = self.backend.bundle(self.spec.table_sha256)
+        result = bundle.launches[trial.number].result
+        if self.spec.noise != bundle.spec.noise:
+            factor = noise_factor(self.spec.noise, self.spec.seed, trial)
+            result = replace(
+                result, metrics={name: scaled(row, factor) for name, row in result.metrics.items()}
+            )
+        # Nothing runs here, so that nothing can be left behind on a node either.
+        node = result.node if bundle.bound else f"replayed-{self.spec.hardware.name}"
+        was = None if result.origin is self.evidence else result.origin
+        return replace(
+            result, evidence=self.evidence, evidence_of=was, node=node, pids=(), quarantine=""
+        )
+
+
+def candidates_for(bundle: Bundle, spec: StudySpec, library: Library) -> CandidateSet:
+    """Return the candidates under a replay's baseline, ``column=value,…`` if it is not the bundle's
+    own.
+
+    Raises `BadInput` where no launch, or more than one configuration, is that baseline.
+    """
+    known = bundle.known
+    if spec.baseline is not None and spec.baseline != bundle.spec.baseline:
+        row = named_row(read_table(bundle.path, library), spec.baseline, library)
+        # The row may also name the version.
+        same = (
+            i
+            for i, one in enumerate(known.items)
+            if one.engine == row.engine
+            and all(same_value(row.knobs.get(n), v) for n, v in one.config.items())
+        )
+        known = known.model_copy(update={"baseline": next(same, known.baseline)})
+    return known.as_set(library)
+
+
+def _space(spec: StudySpec, kind: Engine, context: Context) -> EngineSpace:
+    """Return an engine of a replayed study, which has no candidates of its own."""
+    pins = {
+        name: value
+        for name, value in spec.pins.items()
+        if name in kind.card.knobs and value != AUTO
+    }
+    return EngineSpace(kind, context, Enumeration(), pins)
+
+
+def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines) -> CandidateSet:
+    """Return candidates, recorded of the simulated node, with those that have a setting which it
+    does not read."""
+    rows, spaces = (
+        {i: one.configuration for i, one in enumerate(candidates.items)},
+        dict[str, EngineSpace](),
+    )
+    for name, (kind, context) in known.items():
+        mine = [one for one in rows.values() if one.engine == name]
+        space, base = with_unread(_space(spec, kind, context), mine), rows[candidates.baseline]
+        # A value that all have was chosen by the user, or is the engine's.
+        varied = frozenset(n for n in space.unread if len({one.knobs.get(n) for one in mine}) > 1)
+        space = replace(space, unread=varied)
+        spaces[name] = space.holding(base) if base.engine == name else space
+    return replace(candidates, unseen=unseen(rows, spaces))
+
+
+def _check_same(options: RunOptions, taken: StudySpec, library: Library) -> None:
+    """Raise `BadInput` if the named model, hardware or GPUs differ from the bundle's."""
+    names = {taken.model.id.lower(), *(alias.lower() for alias in taken.model.aliases)}
+    if options.model and options.model.lower() not in names:
+        model = library.model(options.model_id or options.model)
+        if names.isdisjoint({model.id.lower(), *(alias.lower() for alias in model.aliases)}):
+            raise BadInput(
+                f"--model {options.model}: the bundle is of {taken.model.id}; remove the option"
+            )
+    hardware = taken.hardware.name
+    if (
+        options.hardware.lower() not in ("", hardware)
+        and node(options.hardware, library).name != hardware
+    ):
+        raise BadInput(f"--hw {options.hardware}: the bundle is of {hardware}; remove the option")
+    if options.gpus not in (None, taken.gpus):
+        raise BadInput(
+            f"--gpus {options.gpus}: the bundle is of {taken.gpus} x {hardware}; remove the option"
+        )
+
+
+def _note(bundle: Bundle) -> str:
+    kinds = ", ".join(
+        dict.fromkeys(launch.result.evidence.value.upper() for launch in bundle.launches)
+    )
+    count = len(bundle.launches)
+    return f"{bundle.path}: the {count} launches of study {bundle.spec.study} in their order, {kinds} when recorded"

@@ -1,0 +1,787 @@
+"""Backends with servers, and their evaluator: launch a server, load it over HTTP, and stop it.
+
+What a ready server made of its arguments is read back and kept beside its log. Best effort: an
+engine that reports nothing, or in an unknown form, is no failure; its configuration is then taken
+as it was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import randrange
+from typing import Any, ClassVar
+
+import yaml
+
+from autotune.base import redact
+from autotune.base.errors import BadInput, CannotGoOn, ClientFailed
+from autotune.base.evidence import Evidence
+from autotune.base.files import write_atomically
+from autotune.base.notify import Notify, Stage, Watch, silent
+from autotune.engines.cards import HardwareCard
+from autotune.engines.choose import engine_of, from_here
+from autotune.engines.command import Command, Configuration, Resolved, Scalar
+from autotune.engines.context import Context, effective, gpus_of
+from autotune.engines.detect import why_missing
+from autotune.engines.engine import Engine
+from autotune.engines.entry import in_range, is_version
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library
+from autotune.engines.promises import admitted
+from autotune.engines.registry import engine, split_command
+from autotune.engines.report_back import compare, parse_reported, settings
+from autotune.engines.schema import EngineCard
+from autotune.engines.serving import ResolvedSource
+from autotune.load.client.target import Target
+from autotune.load.measuring import LoadOptions, Measurement, send
+from autotune.load.metrics.table import Metrics
+from autotune.load.prefix_cache import DraftReader, PrefixCache, accepted_by_events
+from autotune.load.request_file import requests_path, write_requests
+from autotune.load.server_client import ServerClient
+from autotune.load.workloads import load_workload
+from autotune.node.calibration import calibration_of
+from autotune.servers import ShutdownTimeouts, StartupTimeouts
+from autotune.servers.command import cache_variables, read_secret, with_known_ports
+from autotune.servers.docker import DockerLauncher
+from autotune.servers.docker_run import (
+    asked_images,
+    choose_images,
+    fetch_images,
+    image_of_version,
+    in_container,
+    no_image,
+    version_of,
+)
+from autotune.servers.logs import read_head
+from autotune.servers.ports import NoFreePort
+from autotune.servers.preflight import Node
+from autotune.servers.process import ProcessLauncher, launch_replicas
+from autotune.servers.server import ExternalServer, Server, connect
+from autotune.servers.weights import missing_for
+from autotune.tuner.accuracy.asking import NoAnswers
+from autotune.tuner.accuracy.check import check_of_study, timed
+from autotune.tuner.backends import PHASES, Backend, OwnCandidates, backend_of, missing_files
+from autotune.tuner.study.home import make_trial_folder
+from autotune.tuner.study.loads import loads_of
+from autotune.tuner.study.options import RunOptions, VerifyOptions
+from autotune.tuner.study.spec import StudySpec, is_local
+from autotune.tuner.trial import State, Trial, TrialResult
+
+FILE_NAME = "resolved.json"
+ANSWER_S = 60.0
+"""Seconds for a server to report its arguments: vLLM collects facts of its machine for that
+answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedSettings:
+    """Settings reported by one source of an engine, and their origin in words."""
+
+    name: str
+    origin: str
+    settings: Mapping[str, Any]
+
+
+def read_back(
+    server: Server, engine: Engine, trial: Trial, context: Context, folder: Path
+) -> tuple[Resolved | None, dict[str, Any]]:
+    """Query a ready server for its resolved arguments; compare and store them, see
+    `compare_reported`.
+
+    Also returns the fields of a result about the requests that the server takes, by its log and its
+    context.
+    """
+    log = read_head(server.log, server.log_offset) if server.log is not None else ""
+    reported = reported_by(server, engine.card, trial.engine_version, log)
+    resolved = compare_reported(engine, trial, context, reported, folder, server.secrets)
+    tokens = kv_cache_tokens(engine.card, log, trial.engine_version)
+    differs = resolved.differs if resolved is not None else {}
+    ran = trial.configuration.with_knobs(**{name: got for name, (_, got) in differs.items()})
+    longest = None if tokens is None else min(tokens, admitted(ran, context))
+    return resolved, {
+        "kv_cache_tokens": tokens,
+        "longest_request_tokens": longest,
+        "odds_of_starting": 1.0,
+    }
+
+
+def reported_by(
+    server: Server, card: EngineCard, version: str, log: str = ""
+) -> list[ReportedSettings]:
+    """Return what a ready server and its log report; of the sources of one name the first that
+    reports something."""
+    documents: dict[str, Any] = {}
+    reported: dict[str, ReportedSettings] = {}
+    with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
+        for source in card.resolved:
+            if source.name in reported or not in_range(version, source.versions):
+                continue
+            if source.path is not None:
+                if source.path not in documents:
+                    documents[source.path] = client.get_json(source.path)
+                answer = of_answer(source, documents[source.path])
+            else:
+                answer = of_log(source, log)
+            if answer is not None and answer.settings:
+                reported[source.name] = answer
+    return list(reported.values())
+
+
+def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
+    """Return the least KV cache of a replica, in tokens, in a log; None for none."""
+    for one in card.kv_cache_tokens:
+        found = list(re.finditer(one.pattern or "", log)) if in_range(version, one.versions) else []
+        if found:
+            return min(int(match[1].replace(",", "")) for match in found)
+    return None
+
+
+def compare_reported(
+    engine: Engine,
+    trial: Trial,
+    context: Context,
+    sources: Sequence[ReportedSettings],
+    folder: Path,
+    secrets: Collection[str] = (),
+) -> Resolved | None:
+    """Compare reported with requested knobs, and store both in the trial's folder, masked; None for
+    no knob."""
+    asked = trial.configuration
+    if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
+        return None
+    told, ran = parse_reported(
+        engine, asked, context, {source.name: source.settings for source in sources}
+    )
+    origin = " and ".join(dict.fromkeys(source.origin for source in sources))
+    resolved = replace(compare(engine, asked, context, trial.command, ran), source=origin)
+    # A server of somebody else's knows nothing of the command.
+    all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
+    document = {
+        "engine": trial.configuration.engine,
+        "engine_version": trial.engine_version,
+        **asdict(resolved),
+        "asked_fingerprint": asked.fingerprint,
+        "told": told,
+        "config": dict(ran.knobs),
+        "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
+    }
+    make_trial_folder(folder)
+    masked = json.dumps(redact.document(document, all_secrets), indent=1, default=str)
+    write_atomically(folder / FILE_NAME, masked + "\n")
+    return resolved if told else None
+
+
+def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:
+    """Read a source in the answer of its path; None if it is missing."""
+    for key in filter(None, source.key.split(".")):
+        document = document.get(key) if isinstance(document, dict) else None
+    return (
+        ReportedSettings(source.name, f"GET {source.path}", document)
+        if isinstance(document, dict)
+        else None
+    )
+
+
+def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
+    """Read a source in a log; None if no line matches."""
+    match = re.search(source.pattern or "", text)
+    if match is None:
+        return None
+    groups = {name: value for name, value in match.groupdict().items() if value is not None}
+    printed = groups.pop("settings", None)
+    return ReportedSettings(
+        source.name, "the startup log", groups if printed is None else settings(printed)
+    )
+
+
+DEATH_S = 5.0
+"""Seconds in which a server with interrupted requests can show its death and the cause."""
+
+
+@contextmanager
+def measured(times_s: dict[str, float], phase: str) -> Iterator[None]:
+    """Add the seconds of a block to a phase of a trial, which may have several tries."""
+    started_ns = time.perf_counter_ns()
+    try:
+        yield
+    finally:
+        times_s[phase] += (time.perf_counter_ns() - started_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Launch each trial's command, measure its workloads on the warm server, and stop the server.
+
+    Attributes:
+        spec: its backend is a `ServerBackend`.
+        folder: the study's; each trial gets ``trials/<number>/`` in it.
+        ports: those that servers may be given; None: any of `autotune.servers.ports.RANGE`.
+        waits_s: before each further try of a launch that failed for a reason that is not the
+            configuration's.
+        pause: waits so many seconds.
+        notify: called before each wait, and with the stages of launches.
+        node: the machine that is looked at before and after each launch; None: this one, as far as
+            `spec` needs it.
+    """
+
+    spec: StudySpec
+    library: Library
+    folder: Path
+    startup: StartupTimeouts = field(default_factory=StartupTimeouts)
+    shutdown: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
+    waits_s: tuple[float, ...] = (1.0, 10.0, 60.0)
+    pause: Callable[[float], None] = time.sleep
+    notify: Watch = silent
+    ports: Sequence[int] | None = None
+    node: Node | None = None
+
+    @property
+    def backend(self) -> ServerBackend:
+        """The study's backend, which starts the servers."""
+        backend = backend_of(self.spec)
+        assert isinstance(backend, ServerBackend)
+        return backend
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.backend.evidence
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        """Evaluate as `Evaluator`. Launches again after a pause if the configuration is not to
+        blame.
+
+        Raises:
+            BadInput: the program is not there, a folder cannot be made, or the URL does not answer.
+            CannotGoOn: nothing can be launched on this node, or the very first launch failed for a
+                reason that is not the configuration's, in every try.
+        """
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        # Of all tries; the waits between them count as ``launch``.
+        times_s = dict.fromkeys(PHASES, 0.0)
+        node = self.node or node_of(self.spec)
+        waits_s = self.waits_s if self.backend.launches else ()
+        for i, wait_s in enumerate((*waits_s, None)):
+            unfit = None
+            if self.backend.launches:
+                kind = engine(trial.configuration.engine, self.library)
+                unfit = node.unfit(self.folder)
+                # Here they were checked before the first launch.
+                unfit = unfit or (
+                    None
+                    if is_local(self.spec.executor)
+                    else weights_failure(trial, kind, self.spec)
+                )
+            result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
+            failure = result.failure
+            if (
+                wait_s is None
+                or failure is None
+                or not _is_blameless(result)
+                or result.quarantine
+                or failure.lasting
+            ):
+                break
+            tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
+            self.notify(f"launch {trial.number}: {failure.message} ({tries})")
+            self.notify(Stage(trial.number, "waiting for the next try"))
+            with measured(times_s, "launch"):
+                self.pause(wait_s)
+        if failure is not None and self.backend.launches and not result.quarantine:
+            self._check_prospects(trial, result, unfit or weights_failure(trial, kind, self.spec))
+        where = platform.node()
+        return replace(
+            result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at
+        )
+
+    def _check_prospects(self, trial: Trial, result: TrialResult, unfit: Failure | None) -> None:
+        """Stop the study after a failed launch where the next would fare no better; resuming makes
+        this one again.
+
+        Whatever an engine says of a weight file that has gone since, its configuration is not to
+        blame.
+        """
+        if unfit is not None and not result.metrics:
+            raise CannotGoOn(unfit.message)
+        if trial.number == 0 and result.failure and _is_blameless(result):
+            why = f"the first launch failed, but not because of its configuration: {result.failure.message}"
+            raise CannotGoOn(why)
+
+    def _failed(self, failure: Failure) -> TrialResult:
+        state = State.FAILED if failure.blames_the_configuration else State.INVALID
+        return TrialResult(state, self.evidence, failure)
+
+    def _launch(self, trial: Trial, node: Node, times_s: dict[str, float]) -> TrialResult:
+        """Launch the trial's server once, load it, and stop it."""
+        folder = self.folder / "trials" / f"{trial.number:04d}"
+        kind = engine(trial.configuration.engine, self.library)
+        memory_before = node.used()
+        launched, speculation = self.backend.forcing(self.spec, trial, kind, self.library)
+        self.notify(Stage(trial.number, "starting"))
+        try:
+            with measured(times_s, "launch"):
+                server = self.backend.start(self, launched, kind, folder)
+        except NoFreePort as error:
+            return self._failed(Failure(FailureKind.PORT, f"No server can be launched: {error}."))
+        with server:
+            with measured(times_s, "ready"):
+                failure = server.wait_ready(self.startup)
+                pids = server.pids
+                # Knobs are resolved by the node, and the longest request of all workloads.
+                spec = self.spec
+                longest = max(
+                    load_workload(name, self.library).longest_request for name in spec.sent
+                )
+                context = Context(
+                    spec.model, spec.hardware, spec.gpus, trial.engine_version, longest
+                )
+                resolved, served = (
+                    (None, {}) if failure else read_back(server, kind, trial, context, folder)
+                )
+            result = (
+                self._failed(failure)
+                if failure
+                else self._load(server, trial, kind.card, folder, times_s)
+            )
+            self.notify(Stage(trial.number, "stopping"))
+            with measured(times_s, "stop"):
+                report = server.stop()
+                quarantine = report.left_behind() or node.left_behind(memory_before)
+        # A port that stays taken was never the server's alone: what was measured there counts for
+        # nothing.
+        taken = None if report.port_free else report.failure()
+        if taken and result.metrics:
+            result = self._failed(taken)
+        evidence = Evidence.EMULATED if server.emulated else self.evidence
+        told = {**(served if result.failure is None else {}), "resolved": resolved}
+        told["speculation"] = speculation and speculation.told(result.metrics)
+        return replace(result, **told, evidence=evidence, pids=pids, quarantine=quarantine)
+
+    def _load(
+        self,
+        server: Server,
+        trial: Trial,
+        card: EngineCard,
+        folder: Path,
+        times_s: dict[str, float],
+    ) -> TrialResult:
+        """Measure every load on the warm server, with an empty prefix cache and new prompts.
+
+        A rung that was not measured as it should be says so in its row, and spoils nothing else.
+        """
+        metrics: dict[str, Metrics] = {}
+        power = (self.node or node_of(self.spec)).meter(
+            gpus_of(trial.configuration, self.spec.gpus)
+        )
+        loads = loads_of(self.spec, trial, self.library, self.backend.looks, self.backend.confirms)
+        for load in loads:
+            self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))
+            with (
+                measured(times_s, "load"),
+                ServerClient(Target.parse(server.url, server.api_key)) as client,
+            ):
+                options = LoadOptions(
+                    api_key=server.api_key,
+                    vocabulary=self.spec.model.architecture.vocab_size,
+                    cache=PrefixCache.of(client, [card], trial.engine_version),
+                    drafts=DraftReader(client, [card], trial.engine_version),
+                    power=power,
+                    slos=self.spec.request_limits,
+                    warm_up=not load.rung,
+                )
+                try:
+                    came = send(server.url, server.model, load, options)
+                except ClientFailed as error:
+                    return self._failed(Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {error}"))
+            times_s["load"] -= came.warm_up_s
+            times_s["warmup"] += came.warm_up_s
+            # Of an engine that tells nothing of its drafts the client's own count counts.
+            drafted = trial.configuration.knobs.get("speculative_tokens")
+            seen = accepted_by_events([one.log for one in came.logs]) if drafted else {}
+            load.add(metrics, {**seen, **came.metrics}, came.invalid)
+            try:
+                self._keep(came, server, folder, load.name)
+            except OSError as error:
+                problem = (
+                    f"The measurements cannot be stored in {folder}: {error.strerror or error}."
+                )
+                return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
+            if came.invalid and not load.rung:
+                failure = Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {came.invalid}")
+                return TrialResult(State.INVALID, self.evidence, failure, metrics)
+            if came.failure and not came.invalid:
+                died = server.failure(within_s=DEATH_S)
+                return self._failed(
+                    died or Failure(FailureKind.LOAD_ERRORS, f"{load.of}: {came.failure}")
+                )
+            if came.died and len(loads) == 1 and not trial.wants_answers:
+                # Nothing more is asked of it, and what it carried before it died counts.
+                return TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
+        died = server.failure()
+        if died or not trial.wants_answers:
+            return (
+                self._failed(died)
+                if died
+                else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
+            )
+        self.notify(Stage(trial.number, "checking its answers"))
+        with measured(times_s, "load"):
+            return self._answers(server, trial, metrics)
+
+    def _answers(self, server: Server, trial: Trial, metrics: dict[str, Metrics]) -> TrialResult:
+        """Store the answers of a measured server for the check.
+
+        Raises `BadInput` where the user's command or task file fails on the very first launch, the
+        baseline's.
+        """
+        try:
+            check = check_of_study(self.spec)
+            assert check is not None
+            answers = timed(check, Target.parse(server.url, server.api_key), server.model)
+        except NoAnswers as error:
+            died = server.failure(within_s=DEATH_S)
+            return self._failed(
+                died or Failure(FailureKind.LOAD_ERRORS, f"check of answers: {error}")
+            )
+        except BadInput as error:
+            if trial.number == 0:
+                raise
+            return TrialResult(
+                State.INVALID,
+                self.evidence,
+                Failure(FailureKind.INFRASTRUCTURE, str(error)),
+                metrics,
+            )
+        return TrialResult(State.COMPLETE, self.evidence, metrics=metrics, answers=answers)
+
+    def _keep(self, came: Measurement, server: Server, folder: Path, name: str) -> None:
+        """Write the result of one load next to the log, and its requests to a separate file."""
+        make_trial_folder(folder)  # An external server made none.
+        safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
+        path = folder / f"{safe}.json"
+        evidence = Evidence.EMULATED if server.emulated else self.evidence
+        about: dict[str, object] = {"workload": name, "seed": came.seed, "evidence": evidence.value}
+        write_requests(requests_path(path), came.logs, about)
+        result = {**about, **came.to_json(), "requests_file": requests_path(path).name}
+        write_atomically(path, json.dumps(result))
+
+
+def _is_blameless(result: TrialResult) -> bool:
+    """Return whether a launch failed independently of its configuration; an invalid measurement is
+    no failure."""
+    return result.state is State.INVALID and not result.metrics
+
+
+def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | None:
+    """Describe the missing weights of a trial on this node; None for none, or uncertain."""
+    backend = backend_of(spec)
+    if not backend.on_gpus:
+        return None
+    if (installed := spec.installed.get(kind.name)) is not None:
+        kind = kind.installed(installed.program, kind.table(installed.version))
+    told = missing_for(
+        trial.command,
+        kind,
+        trial.engine_version,
+        spec.model,
+        spec.installed.values(),
+        contained=backend.contained,
+    )
+    return Failure(FailureKind.INFRASTRUCTURE, told, lasting=True) if told else None
+
+
+def node_of(spec: StudySpec) -> Node:
+    """Return a study's requirements on this machine: its GPUs only if launches use them."""
+    on_gpus = backend_of(spec).on_gpus and spec.hardware.vendor != "cpu"
+    return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
+
+
+class ServerBackend(Backend):
+    """Backend whose trials are loaded over HTTP."""
+
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> Launched:
+        return Launched(spec, library, folder, notify=notify)
+
+    @abstractmethod
+    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
+        """Start a trial's server in the trial's own folder, or connect to it; raises `NoFreePort`
+        or `BadInput`."""
+
+
+class LaunchingBackend(ServerBackend):
+    """Backend that launches the servers."""
+
+    launcher: ClassVar[type[ProcessLauncher]] = ProcessLauncher
+
+    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
+        token = read_secret(None, run.spec.hf_token_file, "--hf-token")
+        launcher = self.launcher(
+            run.shutdown, {} if token is None else {"HF_TOKEN": token}, run.ports
+        )
+        card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
+        command = self.start_command(trial, card, run)
+        if command.servers:
+            return launch_replicas(launcher, command, folder, card)
+        return launcher.launch(command, folder, card)
+
+    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+        """Return the start command of a trial: its own, plus settings of this machine."""
+        return trial.command
+
+
+class Process(LaunchingBackend):
+    """Installed engines of this machine, as processes."""
+
+    form = "process"
+    evidence = Evidence.MEASURED
+    on_gpus = installed = True
+
+    def check(self, options: RunOptions, hardware: HardwareCard) -> None:
+        if (
+            options.model.startswith((".", "/", "~"))
+            and not Path(options.model).expanduser().exists()
+        ):
+            raise BadInput(
+                f"--model {options.model}: this folder does not exist, so a server here could not read it"
+            )
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        if kind.name in spec.installed:
+            return None
+        return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
+
+    def typed_command(self, command: Command, kind: Engine) -> Command:
+        return from_here(command, kind)
+
+    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+        # Kernels belong to the engine that is there, not to the known version whose table stands
+        # for it.
+        installed, command = run.spec.installed.get(card.engine), trial.command
+        version = installed.version if installed else trial.engine_version
+        # Not part of what is recommended: a person has caches of their own.
+        caches = cache_variables(
+            card.serving.caches, card.engine, version, run.spec.hardware.name, command.env
+        )
+        return replace(command, env={**caches, **command.env})
+
+
+class Docker(LaunchingBackend):
+    """Engines in containers on this machine."""
+
+    form = "docker"
+    evidence = Evidence.MEASURED
+    on_gpus = contained = True
+    launcher = DockerLauncher
+
+    def images(
+        self,
+        texts: Sequence[str],
+        cards: Sequence[EngineCard],
+        versions: Mapping[str, str],
+        hardware: HardwareCard,
+        library: Library,
+    ) -> dict[str, tuple[str, str]]:
+        asked = asked_images(texts, library)
+        for name, version in versions.items():
+            if name not in asked:
+                asked[name] = image_of_version(library.engine(name), hardware, version)
+        return choose_images(asked, cards, hardware, library)
+
+    def version_of(self, kind: Engine, spec: StudySpec) -> str:
+        image = spec.images.get(kind.name)
+        return kind.version() if image is None else version_of(image, kind, spec.hardware)
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
+
+    def place(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
+        image = spec.images.get(card.engine)
+        if image is None:
+            raise BadInput(no_image(card, spec.hardware))
+        return in_container(command, image, card, spec.hardware)
+
+    def fetch(self, spec: StudySpec, engines: Sequence[str], notify: Notify) -> None:
+        fetch_images([spec.images[name] for name in engines], notify)
+
+
+class Emulator(LaunchingBackend):
+    """Emulated engines (`autotune emulate`): real processes and HTTP, at the times of the simulated
+    node."""
+
+    form = "emulator"
+    evidence = Evidence.EMULATED
+    startup_s = 1.0  # An emulated engine need not take a real one's minutes to load.
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        return missing_files(kind, "emulator", ("simulation", "emulation"))
+
+    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+        """Wrap an engine's command in ``autotune emulate``."""
+        spec, command = run.spec, trial.command
+        options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml"]
+        options += ["--gpus", str(spec.gpus // command.replicas)]
+        options += ["--engine-version", trial.engine_version, "--startup-s", str(self.startup_s)]
+        argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
+        documents = {
+            "hardware.yaml": spec.hardware,
+            "coefficients.yaml": calibration_of(run.library),
+        }
+        texts = {
+            n: yaml.safe_dump(d.model_dump(mode="json"), sort_keys=False)
+            for n, d in documents.items()
+        }
+        # As the environment that a real engine would get: `emulate` corrects what stands in front
+        # of a typed command.
+        return replace(command, argv=argv, files={**command.files, **texts})
+
+    def announcement(
+        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
+    ) -> str:
+        return (
+            "EMULATED: real processes and HTTP, but emulated engines with the times of a simulated "
+            f"{spec.gpus}×{spec.hardware.name} node."
+        )
+
+
+MEASUREMENTS = 5
+"""Measurements of an external server unless ``--launches`` says otherwise: enough for an
+interval."""
+
+
+class External(ServerBackend):
+    """One external server, by its URL: the only candidate, measured again and again, and its own
+    baseline."""
+
+    form = "external:URL"
+    evidence = Evidence.MEASURED
+    foreign = True
+
+    @classmethod
+    def of(cls, on: str) -> External:
+        if not cls(on).url:
+            raise BadInput(
+                f"--on {on} names no server: write {cls.form}, e.g. external:http://127.0.0.1:8000"
+            )
+        Target.parse(cls(on).url)
+        return cls(on)
+
+    @property
+    def url(self) -> str:
+        return self.on.partition(":")[2]
+
+    def usual(self) -> Mapping[str, int]:
+        # The server may keep the prompts of an earlier study in its cache.
+        return {"launches": MEASUREMENTS, "seed": randrange(10**6)}
+
+    def check(self, options: RunOptions, hardware: HardwareCard) -> None:
+        refused = {
+            "--baseline": options.baseline,
+            "--engine-arg": options.engine_args,
+            "--set": options.pins,
+        }
+        asked = " and ".join(option for option, value in refused.items() if value)
+        if not is_local(options.executor):
+            raise BadInput(
+                f"--executor {options.executor}: nodes would load one server at the same time; remove the option"
+            )
+        if asked:
+            raise BadInput(
+                f"{asked}: an external server cannot be configured. To search from its command, leave out --on "
+                f"{self.on} and give the command as --baseline; to measure the server as it is, leave out {asked}"
+            )
+
+    def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
+        # Asks only whether it answers and serves the model: better now than after a study has
+        # begun.
+        server = self._connect(spec)
+        known = {spec.model.architecture}
+        for name in (server.model, server.root):
+            with suppress(BadInput):  # A name of its own, or a folder that is not here
+                known.add(library.model(name).architecture)
+        if len(known) > 1:
+            raise BadInput(
+                f"{self.url} serves {server.root}, not {spec.model.id}: name it with --model"
+            )
+        choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
+        kind = engine_of(choice.name, {}, library, silent)
+        longest = max(load_workload(name, library).longest_request for name in spec.sent)
+        version = server.version if is_version(server.version) else choice.version
+        context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+        candidate = Candidate(Configuration(kind.name, {"url": self.url}), version)
+        # Its command line is unknown; the stand-in names its address.
+        return OwnCandidates(
+            CandidateSet((candidate,), 0, alone=True),
+            {kind.name: (kind, context)},
+            lambda _: Command((self.on,)),
+            notes=self._described(server, spec, kind, context, library),
+        )
+
+    def _described(
+        self,
+        server: ExternalServer,
+        spec: StudySpec,
+        kind: Engine,
+        context: Context,
+        library: Library,
+    ) -> list[str]:
+        """Say under which name the model is served, and how the server is set up as far as it
+        reports it."""
+        renamed = server.model != spec.model.id
+        notes = [f"{self.url} serves {spec.model.id} as {server.model}"] if renamed else []
+        sources = {
+            one.name: one.settings for one in reported_by(server, kind.card, context.version)
+        }
+        asked = Configuration(kind.name, kind.default_knobs(context))
+        usual = f"the defaults of {kind.card.title} {context.version}"
+        if spec.verifies is not None:
+            usual = "those of the recommended command"
+            # In the words of the version that it was written for, which the server's may not know.
+            parsed = kind.parse(
+                split_command(spec.verifies.commands[0].command), spec.engines[0].version
+            )
+            asked = effective(kind.card, kind.knobs(parsed, context), context)
+        told, ran = parse_reported(kind, asked, context, sources)
+        differing = {name: ran.knobs[name] for name in told if ran.knobs[name] != asked.knobs[name]}
+        left = [
+            f"{name} {_word(value)}"
+            for name, value in differing.items()
+            if asked.knobs[name] in (None, "auto")
+        ]
+        others = [
+            f"{name} {_word(value)} (not {_word(asked.knobs[name])})"
+            for name, value in differing.items()
+            if asked.knobs[name] not in (None, "auto")
+        ]
+        found = f"the {len(told)} settings that it reports are {usual}"
+        if others:
+            found = f"its settings are not {usual}: {', '.join(others)}"
+        if left:
+            found += f"; where these leave it to the engine: {', '.join(left)}"
+        if not told:
+            found = f"it reports no settings, so whether they are {usual} is not checked"
+        if server.owner in library.engines and server.owner != kind.name:
+            found = f"its engine is {server.owner}, so its settings are not {usual}"
+        return [*notes, f"{self.url}: {found}"]
+
+    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> ExternalServer:
+        return self._connect(run.spec)
+
+    def _connect(self, spec: StudySpec) -> ExternalServer:
+        key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
+        return connect(self.url, (spec.model.id, *spec.model.aliases), key)
+
+
+def _word(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

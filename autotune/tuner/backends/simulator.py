@@ -1,0 +1,174 @@
+"""The simulated node, in virtual time.
+
+The simulator is given a command line, not knobs: it parses the trial's own command as the engine's
+version does, so that ``autotune simulate`` on the printed command and the study agree by
+construction. As no server has noise of its own, a launch gets one draw, shared by all its loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autotune.base.evidence import Evidence
+from autotune.base.notify import Watch, silent
+from autotune.engines.command import Resolved
+from autotune.engines.context import Context
+from autotune.engines.engine import Engine
+from autotune.engines.failure import Failure
+from autotune.engines.library import LOCAL, Library
+from autotune.engines.registry import engine
+from autotune.engines.report_back import compare
+from autotune.load.capacity.search import Probe, beside
+from autotune.load.load import Load
+from autotune.load.metrics.formulas import Slo
+from autotune.load.metrics.table import Metrics, scaled
+from autotune.node.calibration import calibration_of
+from autotune.node.memory import plan_memory
+from autotune.node.resolve_command import ResolvedCommand, resolve_for
+from autotune.node.server import SimulatedServer
+from autotune.node.simulate import SimulatedOutcome
+from autotune.tuner.backends import PHASES, Backend, backend_of, missing_files, noise_factor
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.loads import loads_of
+from autotune.tuner.study.options import RunOptions, VerifyOptions
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import State, Trial, TrialResult
+
+
+class Simulator(Backend):
+    """Simulated node, see `Backend`."""
+
+    form = "simulator"
+    evidence = Evidence.SIMULATED
+    noise_by_default = 0.03
+    # What is open after the first look is decided by the figures, which takes a third of the time.
+    # ``docs/load-search.md`` says how far that is off.
+    looks = 1
+    confirms = False
+
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> Simulated:
+        return Simulated(spec, library)
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        if (spec.hardware.name, spec.hardware.vendor) == (LOCAL, "cpu"):
+            # The shipped rows are of GPUs: what they teach of an engine says nothing of a CPU.
+            covered = calibration_of(library_of(spec)).errors.covered
+            if not any((one.engine, one.gpu) == (kind.name, LOCAL) for one in covered):
+                return (
+                    "predictions for a CPU are not calibrated; measure a few launches here (--on process), let the "
+                    "simulator learn them (autotune calibrate --study STUDY), or simulate a node, e.g. --hw h200"
+                )
+        return missing_files(kind, "simulator", ("simulation",))
+
+    def announcement(
+        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
+    ) -> str:
+        node, local = f"{spec.gpus}×{spec.hardware.name}", spec.hardware.name == LOCAL
+        no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
+        why = {None: "as at the start of the study", self.on: "as requested"}.get(
+            options.on if options else None, no_node
+        )
+        return f"SIMULATED: {why}; all numbers below are predictions for a simulated {node} node."
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Evaluate on the simulated node; a launch's throughput gets a log-normal factor of sigma
+    `StudySpec.noise`."""
+
+    spec: StudySpec
+    library: Library
+    evidence: Evidence = Evidence.SIMULATED
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        spec = self.spec
+        backend, kind = backend_of(spec), engine(trial.configuration.engine, self.library)
+        loads = loads_of(spec, trial, self.library, backend.looks, backend.confirms)
+        longest = max(load.workload.longest_request for load in loads)
+        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
+        launched, speculation = backend.forcing(spec, trial, kind, self.library)
+        resolved = resolve_for(kind, launched.command, context, calibration_of(self.library))
+        factor = noise_factor(spec.noise, spec.seed, trial)
+        metrics: dict[str, Metrics] = {}
+        times_s = dict.fromkeys(PHASES, 0.0)
+        failure: Failure | None = None
+        for load in loads:
+            there = resolved if load.workload.has_text else resolved.running()
+            came, load_s = simulate(there, load, spec.request_limits, factor)
+            times_s["ready"], failure = came.startup_s, came.failure
+            if failure is not None:
+                break
+            times_s["load"] += load_s
+            load.add(metrics, came.metrics)
+        ran: Resolved | None = None
+        if failure is None:
+            # Arguments that are passed through may make it run another configuration.
+            ran = compare(kind, trial.configuration, context, trial.command, resolved.effective)
+            ran = replace(ran, source="the simulated engine")
+        return TrialResult(
+            state=State.FAILED if failure else State.COMPLETE,
+            evidence=self.evidence,
+            failure=failure,
+            metrics={} if failure else metrics,
+            times_s=times_s,
+            gpus=spec.gpus,
+            node=f"simulated-{spec.hardware.name}",
+            started_at=started_at,
+            resolved=ran,
+            speculation=speculation and speculation.told(metrics),
+            **({} if failure else _served(resolved)),
+        )
+
+
+def _served(resolved: ResolvedCommand) -> dict[str, Any]:
+    """Return a result's fields about the longest request of a simulated server, from its memory
+    plan."""
+    plan = plan_memory(SimulatedServer(resolved.setup))
+    return {
+        "kv_cache_tokens": plan.capacity_tokens,
+        "longest_request_tokens": plan.longest_request_tokens,
+        "odds_of_starting": plan.fit_probability,
+    }
+
+
+def simulate(
+    resolved: ResolvedCommand, load: Load, limits: Sequence[Slo] = (), factor: float = 1.0
+) -> tuple[SimulatedOutcome, float]:
+    """Load a simulated server: with the workload, or the probes of its load search; in virtual
+    seconds.
+
+    Args:
+        limits: that a request keeps to count as good.
+        factor: by which the node is faster than the one that is simulated: its clock runs so many
+            times as fast.
+    """
+    if load.search is None:
+        # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by
+        # that factor here.
+        limits = [slo.model_copy(update={"limit": slo.limit * factor}) for slo in limits]
+        outcome = resolved.simulate(load.workload, load.seed, limits)
+        metrics = scaled(outcome.metrics, factor)
+        return replace(outcome, metrics=metrics), float(metrics.get("duration", 0.0))
+    load_s = 0.0
+    while (probe := load.search.ask()) is not None:
+        outcome = resolved.simulate(
+            _slowed(probe, factor).workload(load.workload), probe.seed(load.seed)
+        )
+        if outcome.failure is not None:
+            return outcome, load_s
+        load_s += float(outcome.metrics["duration"]) / factor
+        load.search.tell(outcome.runs[0].faster(factor), beside(outcome.metrics))
+    return replace(outcome, metrics=load.search.found.metrics), load_s
+
+
+def _slowed(probe: Probe, factor: float) -> Probe:
+    """Return a probe of a node that is faster by a factor, in the clock of the simulated node."""
+    load = probe.load / factor if probe.by == "rate" else probe.load
+    return replace(probe, load=load, ramp_s=probe.ramp_s * factor)

@@ -1,0 +1,644 @@
+"""Figures of a recommendation: configurations before and after, their curves, the nodes.
+
+All but the nodes are of the launches that count: those of the finals where a configuration has any.
+
+Over numbers of requests in flight the gain at each is a ratio of geometric means over launches. A
+launch is faster or slower as a whole, at all its loads, so the noise is that from launch to launch;
+where the finals are too few to show it, 3 % are taken. One configuration is faster where the gain's
+95 % interval by that noise excludes zero. Between concurrencies the gain and the ends of its
+interval are interpolated on the logarithm of the concurrency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any, Literal
+
+from autotune.base.errors import BadInput
+from autotune.engines.context import Context
+from autotune.load.metrics.formulas import Slo
+from autotune.load.metrics.table import CURVE, HEADLINE, PROMPTS, SENT, Metrics, counts
+from autotune.load.workloads import Workload, load_workload
+from autotune.node.calibration import calibration_of, interval90, sigma
+from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
+from autotune.node.resolve_command import not_simulated_in
+from autotune.node.simulate import ServerSetup
+from autotune.tuner.search.decide.sequential_test import (
+    FEW_DEGREES,
+    LAUNCH_NOISE,
+    Spread,
+    Z,
+    mean,
+    percent,
+)
+from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, settings_of
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.nodes import NodeScore, contrast
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.recommendation import (
+    SERVED,
+    Alternative,
+    BrokenLimit,
+    Choice,
+    Crossing,
+    CurvePoint,
+    Curves,
+    MatrixCell,
+    MatrixRow,
+    NearestMiss,
+    NodeShare,
+    Objective,
+    PredictedValue,
+    RecipeGain,
+    Verification,
+    WorkloadComparison,
+)
+from autotune.tuner.study.spec import PredictedCommand, StudySpec
+
+from .search import objective
+from .trial import Launch, Role
+
+
+def compare(
+    spec: StudySpec, spread: Spread, baseline: Sequence[Launch], recommended: Sequence[Launch]
+) -> Curves | None:
+    """Return the curves of the objective, or of total token throughput if the loads of the curve
+    lack it.
+
+    The launches are those that count; those of the recommended are none where the baseline is
+    recommended.
+    """
+    theirs, mine = dict[int, list[float]](), dict[int, list[float]]()
+    for metric in (spec.objective, HEADLINE):
+        curves = [scores_by_load(spec, rows, [metric]) for rows in (baseline, recommended)]
+        theirs, mine = (
+            {
+                load: [score for (score,) in scores]
+                for load, scores in one.items()
+                if load is not None
+            }
+            for one in curves
+        )
+        if theirs or mine:
+            break
+    else:
+        return None
+    points = []
+    for load in sorted(mine.keys() | theirs.keys()):
+        values = [
+            objective.value_of(metric, mean(s[load])) if load in s else None for s in (theirs, mine)
+        ]
+        point = CurvePoint(concurrency=load, baseline=values[0], recommended=values[1])
+        if load in mine and load in theirs:
+            half = half_width(spread, (len(mine[load]), len(theirs[load])))
+            log = mean(mine[load]) - mean(theirs[load])
+            faster = None if abs(log) <= half else "recommended" if log > 0 else "baseline"
+            ends = (percent(log - half), percent(log + half))
+            point = point.model_copy(
+                update={"gain_percent": percent(log), "ci95": ends, "faster": faster}
+            )
+        points.append(point)
+    return Curves(
+        metric=metric,
+        workload=spec.workloads[0],
+        noise_percent=percent(_noise(spread)),
+        launches=(
+            max(map(len, theirs.values()), default=0),
+            max(map(len, mine.values()), default=0),
+        ),
+        points=points,
+        crossings=crossings(points),
+    )
+
+
+def scores_by_load(
+    spec: StudySpec, launches: Sequence[Launch], metrics: Sequence[str]
+) -> dict[int | None, list[tuple[float, ...]]]:
+    """Return the scores of metrics in each launch that has them all, by concurrency; None is the
+    workload itself."""
+    points: dict[int | None, list[tuple[float, ...]]] = {}
+    for launch in launches:
+        as_it_is = launch.result.metrics.get(spec.workloads[0], {})
+        for load, row in [(None, as_it_is), *objective.curve(launch, spec.workloads[0]).items()]:
+            scores = [objective.score_of(metric, row.get(metric, 0.0)) for metric in metrics]
+            told = tuple(score for score in scores if score is not None)
+            if len(told) == len(metrics):
+                points.setdefault(load, []).append(told)
+    return points
+
+
+def half_width(spread: Spread, counts: Sequence[int]) -> float:
+    """Return half the 95 % interval of a difference of means of these numbers of launches."""
+    if spread.sd == 0:
+        counts = [1 for _ in counts]
+    elif spread.degrees > FEW_DEGREES:
+        return spread.half_width(counts) or 0.0
+    return Z * _noise(spread) * math.sqrt(sum(1 / n for n in counts))
+
+
+def _noise(spread: Spread) -> float:
+    """Return the noise of one launch; the usual noise if few repeats show less or are equal."""
+    few = spread.sd == 0 or spread.degrees <= FEW_DEGREES
+    return max(spread.sd, LAUNCH_NOISE) if few else spread.sd
+
+
+def crossings(points: Sequence[CurvePoint]) -> list[Crossing]:
+    """Return where the faster one changes, for points by rising concurrency."""
+    found, known = [], [(one, one.ci95) for one in points if one.ci95 is not None]
+    decided = [i for i, (one, _) in enumerate(known) if one.faster is not None]
+    for first, last in pairwise(decided):
+        below, above = known[first][0].faster, known[last][0].faster
+        if below is None or above is None or below == above:
+            continue
+        at = [one.concurrency for one, _ in known[first : last + 1]]
+        ends = [
+            sorted(math.log1p(end / 100) for end in ci95) for _, ci95 in known[first : last + 1]
+        ]
+        if below == "baseline":  # From here on falling from above zero to below it.
+            ends = [[-high, -low] for low, high in ends]
+        middle = _zero(at, [(low + high) / 2 for low, high in ends])
+        low = _zero(at, [low for low, _ in ends])
+        high = _zero(at[::-1], [-high for _, high in reversed(ends)])
+        found.append(Crossing(concurrency=middle, between=(low, high), below=below, above=above))
+    return found
+
+
+def _zero(at: Sequence[int], heights: Sequence[float]) -> float:
+    """Return the concurrency where a curve that starts above zero reaches it, log-interpolated;
+    else the last."""
+    for (a, b), (one, other) in zip(pairwise(at), pairwise(heights), strict=True):
+        if other <= 0:
+            return float(
+                f"{math.exp(math.log(a) + one / (one - other) * (math.log(b) - math.log(a))):.4g}"
+            )
+    return float(at[-1])
+
+
+def setup_of(spec: StudySpec, one: Choice) -> ServerSetup:
+    """Return a configuration as the simulator knows it."""
+    fitted, knobs = calibration_of(library_of(spec)), dict(one.config)
+    return ServerSetup(
+        one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted
+    )
+
+
+class Sheet:
+    """Figures of a study's candidates, by position.
+
+    Gains are ratios of geometric means; of several nodes, by launches on the same ones.
+    """
+
+    def __init__(self, history: History, launches: Sequence[Launch], judgement: Judgement) -> None:
+        self.history, self._judgement, self.spec = history, judgement, history.spec
+        self._launches = {launch.trial.number: launch for launch in launches}
+        self._nodes = {entry.number: entry.node for entry in history}
+        self._base = history.candidates.baseline
+
+    def choice(self, position: int) -> Choice:
+        """Return a configuration with its results and its command, which listens on loopback as
+        ``serve.sh`` does.
+
+        A baseline that is not recommended keeps the command that was typed.
+        """
+        trial = self._shown(position).trial
+        typed = position == self._base != self._judgement.winner
+        command = trial.command if typed else trial.command.on_loopback()
+        scores = evidence(self.history, position)
+        return Choice(
+            engine=trial.configuration.engine,
+            engine_version=trial.engine_version,
+            config=dict(trial.configuration.knobs),
+            fingerprint=trial.configuration.fingerprint,
+            argv=list(command.words),
+            container=list(command.container),
+            env=dict(command.env),
+            files=dict(command.files),
+            command=command.shell(),
+            objective=self.goal(
+                self.spec.objective,
+                objective.on_workloads(self.spec),
+                scores,
+                self._judgement.spread,
+            ),
+            speculation=self._shown(position).result.speculation,
+            **{name: self._least(position, name) for name in SERVED},
+        )
+
+    def not_simulated(self, position: int) -> list[str]:
+        """List the settings of a configuration's command on which no figure of the simulator
+        depends."""
+        spec, trial = self.spec, self._shown(position).trial
+        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version)
+        return not_simulated_in(trial.command, library_of(spec), context)
+
+    def _least(self, position: int, name: str) -> Any:
+        """Return the least of a figure over the launches that report it; None for none."""
+        told = [
+            getattr(self._launches[entry.number].result, name)
+            for entry in self.history.at(position)
+        ]
+        return min((value for value in told if value is not None), default=None)
+
+    def alternatives(self) -> list[Alternative]:
+        """Return the best measured command without a trade-off if the winner has one; else the
+        fastest one with one."""
+        history, winner = self.history, self._judgement.winner
+        if winner is None:
+            return []
+        mine = bool(history.given_up(winner))
+        ran = [
+            p
+            for p in history.by_position
+            if history.feasible(p) and bool(history.given_up(p)) is not mine
+        ]
+        ran = [p for p in ran if mine or self._over(p, winner).log > 0]
+        # Fresh launches before others: the best of many single ones was lucky.
+        best = max(
+            ran, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None
+        )
+        if best is None:
+            return []
+        given, lead = list(history.given_up(best)), self._over(winner, best)
+        kinds = " and ".join(dict.fromkeys(row.kind for row in given))
+        label = "has no trade-off" if mine else f"has a trade-off ({kinds}, allowed by --allow)"
+        figures = {"gives_up": given, "lead_percent": percent(lead.log), "lead_ci95": lead.percents}
+        return [Alternative(**self.choice(best).model_dump(), label=label, **figures)]
+
+    def over_recipe(self) -> RecipeGain | None:
+        """Return the winner's gain over the fastest vendor recipe that ran within the limits, the
+        baseline excluded."""
+        history, winner = self.history, self._judgement.winner
+        ran = [
+            p
+            for p in history.candidates.recipes
+            if history.canonical(p) != self._base and history.feasible(p)
+        ]
+        if winner is None or not ran:
+            return None
+        best = max(ran, key=self._level)
+        gain = Gain(0.0, None) if history.canonical(best) == winner else self._over(winner, best)
+        engine, name = (
+            history.candidates.items[best].configuration.engine,
+            history.candidates.recipes[best],
+        )
+        return RecipeGain(engine=engine, recipe=name, percent=percent(gain.log), ci95=gain.percents)
+
+    def _over(self, position: int, other: int) -> Gain:
+        """Return the gain of one configuration over another, with its 95 % interval by launch
+        noise."""
+        sides, (level, told_by) = [self._entries(p) for p in (position, other)], self.history.level
+        both = [
+            [(e.node, e.score - level * e.apart) for e in side if e.score is not None]
+            for side in sides
+        ]
+        mixed = (
+            len({e.apart for side in sides for e in side}) > 1
+        )  # One was launched by the search alone.
+        gain, counts = contrast(*both)[0], [*map(len, both), *(told_by if mixed else ())]
+        half = self._judgement.spread.half_width(counts)
+        return Gain(gain, None if half is None else (gain - half, gain + half))
+
+    def interval90(self, position: int) -> tuple[float, float] | None:
+        """Return the interval of a simulated objective on a real node: the simulator's error, and
+        the launches'."""
+        workload = self._main_workload()
+        if workload is None:
+            return None
+        setup, metrics = self._predicted(position)
+        deviation = sigma(
+            errors_for(setup), subject_of(setup, workload, metrics), self.spec.objective
+        )
+        half = self._judgement.spread.half_width((len(evidence(self.history, position)),)) or 0.0
+        return interval90(self.choice(position).objective.value, deviation, (half, half))
+
+    def gain_interval90(self, position: int, gain: Gain) -> tuple[float, float] | None:
+        """Return the interval as `interval90`, for a configuration's gain over the baseline in
+        percent.
+
+        A gain that was not tested has the spread of its launches.
+        """
+        workload = self._main_workload()
+        if workload is None:
+            return None
+        mine, base = self._predicted(position), self._predicted(self._base)
+        untested = self._over(position, self._base).interval
+        low, high = gain.interval or untested or (gain.log, gain.log)
+        reach = gain.log - low, high - gain.log
+        return gain_interval90(math.exp(gain.log), mine, base, workload, self.spec.objective, reach)
+
+    def _main_workload(self) -> Workload | None:
+        """Return the objective's workload, of several the one of most weight; None for a missing or
+        unknown one."""
+        try:
+            return load_workload(self._main, library_of(self.spec))
+        except BadInput:
+            return None
+
+    @property
+    def _main(self) -> str:
+        return max(objective.weights(self.spec).items(), key=lambda pair: pair[1])[0]
+
+    def _predicted(self, position: int) -> tuple[ServerSetup, Metrics]:
+        return setup_of(self.spec, self.choice(position)), self._metrics(position, self._main) or {}
+
+    def predictions(self) -> list[Verification]:
+        """Compare another study's predictions of the candidates with the measurements."""
+        return (
+            [self._verified(one) for one in self.spec.verifies.commands]
+            if self.spec.verifies
+            else []
+        )
+
+    def _verified(self, one: PredictedCommand) -> Verification:
+        candidates = self.history.candidates
+        known = one.fingerprint in candidates
+        # A server that somebody else runs is the only candidate, whatever its configuration is.
+        position = (
+            candidates.position(one.fingerprint) if known else 0 if len(candidates) == 1 else None
+        )
+        launches = (
+            [self._launches[entry.number] for entry in self.history.at(position)]
+            if position is not None
+            else []
+        )
+        measured = (
+            self.choice(position).objective
+            if position is not None and self.history.scores(position)
+            else None
+        )
+        failure = launches[-1].result.failure if launches else None
+        return Verification(
+            **one.model_dump(include={"role", "engine", "fingerprint", "command"}),
+            predicted=PredictedValue(
+                value=one.predicted,
+                interval90=one.interval90,
+                error_percent=100 * (one.predicted / measured.value - 1) if measured else None,
+            ),
+            measured=measured,
+            failure=failure.kind.value if failure else None,
+            not_simulated=self.not_simulated(position) if measured and position is not None else [],
+        )
+
+    def _level(self, position: int) -> float:
+        return mean(evidence(self.history, position))
+
+    def _shown(self, position: int) -> Launch:
+        """Return the launch whose command represents a configuration: without idle settings; the
+        baseline as typed."""
+        launches = self.measured(position)
+        fingerprint = self.history.candidates.items[position].fingerprint
+        own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
+        if position == self._base and own:
+            return own[-1]
+        return min(
+            launches, key=lambda row: settings_of(self.history.candidates, row.trial.configuration)
+        )
+
+    def goal(
+        self, metric: str, workload: str, scores: Sequence[float], spread: Spread
+    ) -> Objective:
+        """Return a goal's mean over launches with its interval."""
+        middle, half = mean(scores), spread.half_width((len(scores),)) if len(scores) > 1 else None
+        ends = [] if half is None else [middle - half, middle + half]
+        values = sorted(objective.value_of(metric, end) for end in ends)
+        return Objective(
+            metric=metric,
+            workload=workload,
+            value=objective.value_of(metric, middle),
+            ci95=(values[0], values[1]) if values else None,
+            repeats=len(scores),
+        )
+
+    def measured(self, position: int) -> list[Launch]:
+        """Return the launches behind `evidence`, in order."""
+        return [self._launches[e.number] for e in self._entries(position)]
+
+    def _entries(self, position: int) -> list[Entry]:
+        return self.history.evidence(position, *self.history.fresh_roles(position))
+
+    def _scores(self, position: int, workload: str) -> list[NodeScore]:
+        """Return the scores on one workload with the nodes of their measurements."""
+        rows = self.measured(position) if self.history.scores(position) else []
+        scores = [
+            (self._nodes[row.trial.number], objective.score(self.spec, row, workload))
+            for row in rows
+        ]
+        return [(node, score) for node, score in scores if score is not None]
+
+    def _gain(self, position: int, workload: str, spread: Spread) -> Gain | None:
+        """Return the gain over the baseline; None if one of them was not measured."""
+        mine, base = self._scores(position, workload), self._scores(self._base, workload)
+        if not mine or not base:
+            return None
+        judged = self._judgement.gain if position == self._judgement.winner else None
+        if judged and list(objective.weights(self.spec)) == [workload]:
+            return judged  # One gain has one interval.
+        log, half = contrast(mine, base)[0], spread.half_width((len(mine), len(base)))
+        return Gain(log, None if half is None else (log - half, log + half))
+
+    def workloads(self) -> dict[str, WorkloadComparison]:
+        """Return baseline and recommendation on every workload."""
+        winner, rows = self._judgement.winner, {}
+        for name in self.spec.workloads:
+            gain = self._gain(winner, name, self._judgement.spread) if winner is not None else None
+            sides = [
+                self._metrics(p, name) if p is not None else None for p in (self._base, winner)
+            ]
+            told = {key: side.pop(key, None) for side in sides if side for key in (PROMPTS, SENT)}
+            gained = percent(gain.log) if gain else None
+            rows[name] = WorkloadComparison(
+                baseline=sides[0], recommended=sides[1], gain_percent=gained, **told
+            )
+        return rows
+
+    def _metrics(self, position: int, workload: str) -> Metrics | None:
+        """Return means over the launches of every metric that is a number in all of them."""
+        if not self.history.scores(position):
+            return None
+        rows = [
+            m for launch in self.measured(position) if (m := launch.result.metrics.get(workload))
+        ]
+        if not rows:
+            return None
+        means = _means_of(rows)
+        # Goals have one mean everywhere, the geometric one that gains are ratios of.
+        scores = [score for _, score in self._scores(position, workload)]
+        if workload in objective.weights(self.spec) and scores:
+            means[self.spec.objective] = objective.value_of(self.spec.objective, mean(scores))
+        seconds = self.seconds(position)
+        over_rungs = self.spec.front_over_rungs
+        if workload == self.spec.workloads[0] and seconds and not over_rungs:
+            means[self.spec.goals[-1]] = objective.value_of(self.spec.goals[-1], mean(seconds))
+        return means
+
+    def seconds(self, position: int) -> list[float]:
+        """Return the scores of the second goal."""
+        values = (objective.second_value(self.spec, launch) for launch in self.measured(position))
+        scores = (objective.score_of(self.spec.goals[-1], value) for value in values)
+        return [score for score in scores if score is not None]
+
+    def matrix(self) -> list[MatrixRow]:
+        """Return the baseline and the finalists that meet the SLOs, the recommended one first, by
+        workload."""
+        history, base, winner = self.history, self._base, self._judgement.winner
+        contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
+        kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
+        others = [p for p in dict.fromkeys([winner, *kept]) if p is not None and p != base]
+        listed = [*([base] if history.scores(base) else []), *others]
+        columns = {name: self._column(name, listed) for name in self.spec.workloads}
+        rows = []
+        for position in listed:
+            role: Literal["baseline", "recommended", "finalist"]
+            role = (
+                "baseline"
+                if position == base
+                else "recommended"
+                if position == winner
+                else "finalist"
+            )
+            cells = {
+                name: column[position] for name, column in columns.items() if position in column
+            }
+            rows.append(MatrixRow(**self.choice(position).model_dump(), role=role, workloads=cells))
+        return rows
+
+    def _column(self, workload: str, listed: Sequence[int]) -> dict[int, MatrixCell]:
+        """Return one workload: position to its cell, for configurations measured on it."""
+        groups = {
+            p: scores
+            for p in listed
+            if (scores := [score for _, score in self._scores(p, workload)])
+        }
+        spread = Spread.pooled(groups.values())
+        eligible = [p for p in groups if p != self._base or self.history.feasible(p)]
+        best = max(eligible, key=lambda p: mean(groups[p]), default=None)
+        cells = {}
+        for position, scores in groups.items():
+            gain = self._gain(position, workload, spread) if position != self._base else None
+            cells[position] = MatrixCell(
+                value=objective.value_of(self.spec.objective, mean(scores)),
+                gain_percent=percent(gain.log) if gain else None,
+                ci95=gain.percents if gain else None,
+                repeats=len(scores),
+                best=position == best,
+            )
+        return cells
+
+    def nearest_miss(self) -> NearestMiss | None:
+        """Return the measured configuration with the smallest worst SLO violation; None if none
+        ran, or one meets all.
+
+        A configuration counts where every limited metric was measured, by the mean over its
+        launches.
+        """
+        found: list[tuple[float, int, list[tuple[float, Slo, float]]]] = []
+        for position in self.history.by_position:
+            rows = self._tried(position)
+            breaks = []
+            for slo in self.spec.slos:
+                values = [objective.value(row, slo.metric, self.spec.workloads[0]) for row in rows]
+                value = fmean([math.nan if one is None else one for one in values] or [math.nan])
+                breaks.append((slo.excess(value), slo, value))
+            breaks.sort(key=lambda row: -row[0])
+            if (
+                breaks
+                and not self.history.broke(position)
+                and not any(math.isnan(row[0]) for row in breaks)
+            ):
+                found.append((breaks[0][0], position, breaks))
+        if not found:
+            return None
+        excess, position, breaks = min(found, key=lambda row: row[:2])
+        if excess <= 0:
+            return None
+        broken = [
+            BrokenLimit(slo=str(slo), metric=slo.metric, value=value, limit=slo.limit)
+            for beyond, slo, value in breaks
+            if beyond > 0
+        ]
+        what: dict[str, Any] = {**dict(broken[0]), "broken": broken}
+        if self.history.scores(position):
+            keys = {"command", "argv", "env", "config"}
+            return NearestMiss(**what, **self.choice(position).model_dump(include=keys))
+        launch = self._tried(position)[-1]
+        command, knobs = launch.trial.command.on_loopback(), launch.trial.configuration.knobs
+        return NearestMiss(
+            **what,
+            command=command.shell(),
+            argv=list(command.words),
+            env=dict(command.env),
+            config=dict(knobs),
+            load=objective.lightest_load(self.spec, launch),
+        )
+
+    def _tried(self, position: int) -> list[Launch]:
+        """Return the launches behind a configuration's figures, those without a capacity if it has
+        no others."""
+        entries = self.history.evidence(position, Role.FINAL)
+        entries = entries or [
+            entry for entry in self.history.at(position) if entry.too_slow and entry.violations
+        ]
+        return [self._launches[entry.number] for entry in entries]
+
+    def curves(self) -> Curves | None:
+        """Return the curves of baseline and recommended configuration; None if none was
+        measured."""
+        winner, base = self._judgement.winner, self._base
+        launches = [
+            self.measured(p) if p is not None and self.history.scores(p) else []
+            for p in (base, winner if winner != base else None)
+        ]
+        return compare(self.spec, self._judgement.spread, *launches)
+
+
+def _means_of(rows: Sequence[Metrics]) -> Metrics:
+    """Return means of several launches; of a curve at each measured load, over the launches that
+    have it."""
+    means: Metrics = {}
+    for name, last in rows[-1].items():
+        values = [row.get(name) for row in rows]
+        numbers = [
+            float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)
+        ]
+        means[name] = mean(numbers) if len(numbers) == len(values) else last
+    if any(isinstance(row.get(CURVE), list) for row in rows):
+        loads: dict[tuple[str, float], list[Metrics]] = {}
+        for point in (point for row in rows for point in row.get(CURVE) or [] if counts(point)):
+            by = "concurrency" if "concurrency" in point else "request_rate"
+            loads.setdefault((by, point.get(by, 0)), []).append(point)
+        means[CURVE] = [
+            {**_means_of(points), by: load} for (by, load), points in sorted(loads.items())
+        ]
+    return means
+
+
+def nodes(history: History) -> list[NodeShare]:
+    """Compare the nodes that ran the study by unadjusted scores; empty for a single node."""
+    names = sorted({entry.node for entry in history if entry.node})
+    if len(names) < 2:
+        return []
+    base, known = history.candidates.baseline, history.node_offsets
+    scores = {
+        name: [score for node, score in history.node_scores(base) if node == name] for name in names
+    }
+    means = {name: mean(found) for name, found in scores.items() if found}
+    shares = []
+    for name in names:
+        others = [value for other, value in means.items() if other != name]
+        difference = percent(means[name] - mean(others)) if name in means and others else None
+        shares.append(
+            NodeShare(
+                node=name,
+                launches=sum(entry.node == name for entry in history),
+                baseline=objective.value_of(history.spec.objective, means[name])
+                if name in means
+                else None,
+                difference_percent=difference,
+                offset_percent=percent(known[name].offset) if name in known else 0.0,
+                certain=name in history.off_nodes,
+            )
+        )
+    return shares

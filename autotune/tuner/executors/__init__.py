@@ -1,0 +1,170 @@
+"""Executors evaluate trials: the contract, and the executor of this process.
+
+An executor asks for trials while it has room, and yields launches in the order in which they end.
+It knows neither the search nor what an evaluation does.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from autotune.base.errors import AutotuneError, CannotGoOn
+from autotune.base.notify import Watch
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.library import Library
+from autotune.tuner.backends import Checked, Evaluator
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, State, Trial, TrialResult
+
+_IN_A_ROW = 3
+"""Consecutive failures attributed to the node: one may be chance, and each costs a start."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSetup:
+    """Parts of a study's evaluators (`make`); picklable, so that each node makes its own."""
+
+    make: Callable[..., Evaluator]
+    spec: StudySpec
+    library: Library
+    folder: Path
+    notify: Watch
+
+    def evaluator(self) -> Evaluator:
+        """Make the study's evaluator; its results have the derived metrics and are checked."""
+        return Checked(self.make(self.spec, self.library, self.folder, self.notify), self.spec)
+
+    def lost(self, message: str) -> TrialResult:
+        """Return the result of a launch whose process died."""
+        return TrialResult(
+            state=State.INVALID,
+            evidence=self.evaluator().evidence,
+            failure=Failure(FailureKind.INFRASTRUCTURE, message),
+            gpus=self.spec.gpus,
+            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """Traceback of an unexpected exception."""
+
+    traceback: str
+
+    def error(self, trial: Trial, node: str) -> RuntimeError:
+        """Return it as an exception of the tuner's process."""
+        return RuntimeError(
+            f"the evaluation of trial {trial.number} on {node} failed:\n{self.traceback}"
+        )
+
+
+Outcome = TrialResult | AutotuneError | Bug
+
+
+def outcome_of(evaluate: Evaluator | Callable[[Trial], TrialResult], trial: Trial) -> Outcome:
+    """Evaluate a trial in a separate process: exceptions are returned, because only values can be
+    sent."""
+    try:
+        return evaluate(trial)
+    except AutotuneError as error:
+        return error
+    except Exception:
+        return Bug(traceback.format_exc())
+
+
+class Executor(Protocol):
+    """Run as many concurrent trials as there is capacity for."""
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """Return the nodes on which another trial would start at once; empty: one node without a
+        name."""
+        ...
+
+    @property
+    def busy(self) -> Sequence[str]:
+        """Return the nodes on which another trial would wait."""
+        ...
+
+    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+        """Run trials, each on its named node or on another if that is gone; yields them as they
+        end.
+
+        Raises what an evaluator raises, `BadInput` or `CannotGoOn`, where nothing more can be
+        launched. `ask` returns None where there is no trial before another launch ends, and none at
+        all where no launch is under way.
+        """
+        ...
+
+    def retire(self, node: str, why: str) -> bool:
+        """Launch nothing more on a node, and report why; returns whether another node remains."""
+        ...
+
+    def close(self) -> None:
+        """Release all resources; unfinished trials are aborted. May be called again."""
+        ...
+
+
+class LocalExecutor:
+    """Evaluate one trial at a time, in this process."""
+
+    nodes: Sequence[str] = ()
+    busy: Sequence[str] = ()
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+
+    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+        while (trial := ask()) is not None:
+            yield Launch(trial, self._evaluator(trial))
+
+    def retire(self, node: str, why: str) -> bool:
+        """Return False: there is no other node than this machine."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing: no trial runs between two launches."""
+
+
+def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
+    """Retire the latest result's node if its next launch would not count; raises `CannotGoOn` if
+    none remains."""
+    latest = results[-1]
+    if latest.quarantine and not executor.retire(latest.node, latest.quarantine):
+        raise CannotGoOn(latest.quarantine)
+    node_fails = _keeps_failing([result for result in results if result.node == latest.node])
+    if not node_fails and not _keeps_failing(results):
+        return
+    message = latest.failure.message if latest.failure else ""
+    alike = latest.state is State.FAILED
+    cause = (
+        "with the same message before any server ran"
+        if alike
+        else "for reasons that are not their configurations'"
+    )
+    why = f"{_IN_A_ROW} launches in a row failed {cause}. {message}"
+    # Of several nodes one is bad; where launches on different ones fail, something else is.
+    if not node_fails or not executor.retire(latest.node, why):
+        raise CannotGoOn(why)
+
+
+def _keeps_failing(results: Sequence[TrialResult]) -> bool:
+    """Return whether the latest launches failed in a row for reasons other than their
+    configurations."""
+    latest = results[-_IN_A_ROW:]
+    # A measurement that does not count has metrics: that server ran.
+    if len(latest) < _IN_A_ROW or any(r.metrics for r in latest):
+        return False
+    if all(r.state is State.INVALID for r in latest):
+        return True
+    # Servers that ended with the same words, none of which any pattern knows, and none that ever
+    # ran. Process numbers, addresses and times differ between launches.
+    failures = [r.failure for r in latest if r.failure is not None and r.failure.unexplained]
+    words = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", failure.log_excerpt) for failure in failures}
+    return not any(r.metrics for r in results) and len(failures) == len(latest) and len(words) == 1

@@ -1,0 +1,91 @@
+"""Make the executor named by ``--executor``, and set Ray's environment before its import."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Sequence
+
+from autotune.base.errors import BadInput
+from autotune.base.evidence import Evidence
+from autotune.tuner.backends import backend_of
+from autotune.tuner.executors import EvaluationSetup, Executor, LocalExecutor
+from autotune.tuner.study.spec import check_executor, is_local
+
+from .side_by_side import SideBySideExecutor, shares_of
+
+_ALWAYS = {
+    # No usage statistics are sent.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # What Ray says of a lost node goes to stdout, which is ours; the executor says it in a line.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+}
+_UNLESS_SET = {
+    # No files beside those that we write, and no state to restore a tuner from: the study is that
+    # state.
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+    # As many trials may wait for their node as are submitted.
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000",
+    "TUNE_WARN_THRESHOLD_S": "1000000",
+    # The study loop handles interruptions.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # Ray would hide a node's GPUs from tasks that ask for none in a coming version; it warns of
+    # that.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+_LONGEST_TMPDIR = (
+    40  # Characters of a folder below which the paths of Ray's sockets, 107 at most, still fit
+)
+
+
+def executor_for(
+    name: str, setup: EvaluationSetup, needs: Sequence[int], most_nodes: int
+) -> Executor:
+    """Make the executor of a name: ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``.
+
+    `needs` has the numbers of GPUs that candidates need; nodes, or places on this one, are
+    `most_nodes` at most. Raises `UnknownName` where no executor has this name, `BadInput` where Ray
+    is not installed or no node fits.
+    """
+    check_executor(name)
+    if is_local(name):
+        shares = shares_of(setup.spec, most_nodes, setup.notify)
+        return (
+            SideBySideExecutor(setup, shares)
+            if len(shares) > 1
+            else LocalExecutor(setup.evaluator())
+        )
+    address = name.partition(":")[2] or os.environ.get("RAY_ADDRESS", "")
+    address = "" if address in ("auto", "local") else address
+    # Of this machine alone only where no launch needs GPUs.
+    own_cluster = not address and backend_of(setup.spec).evidence is not Evidence.MEASURED
+    prepare_environment(own_cluster)
+    try:
+        # Imported when asked for: it takes seconds.
+        from .ray import RayExecutor
+    except ImportError as error:
+        raise BadInput(
+            f"--executor {name} needs Ray Tune ({error}); install it with: pip install '.[ray]' in a clone of autotune"
+        ) from error
+    return RayExecutor(address, own_cluster, setup, needs, most_nodes)
+
+
+def prepare_environment(own_cluster: bool) -> None:
+    """Set Ray's environment variables before its import. The user's harmless settings remain.
+
+    A cluster of this machine alone gets a token that nobody else has; Ray would leave one in the
+    user's home, which changes how clusters that are started later behave. Source:
+    https://docs.ray.io/en/latest/ray-security/token-auth.html.
+    """
+    os.environ.update(_ALWAYS)
+    for name, value in _UNLESS_SET.items():
+        os.environ.setdefault(name, value)
+    if own_cluster and len(tempfile.gettempdir()) > _LONGEST_TMPDIR:
+        os.environ.setdefault("RAY_TMPDIR", "/tmp")
+    if own_cluster and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

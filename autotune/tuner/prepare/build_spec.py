@@ -1,0 +1,407 @@
+"""Turn the options of ``autotune run`` into a checked `StudySpec`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from autotune.base.errors import BadInput
+from autotune.base.notify import Notify, silent
+from autotune.engines.cards import HardwareCard, ModelCard
+from autotune.engines.choose import choose, named_binaries
+from autotune.engines.command import Scalar
+from autotune.engines.context import Context
+from autotune.engines.detect import why_missing
+from autotune.engines.engine import Engine
+from autotune.engines.library import LOCAL, Library
+from autotune.engines.machine import check_gpus, gpus, has, node, power_of
+from autotune.engines.registry import engine, recognise, settings_in_front, split_command
+from autotune.engines.schema import EngineCard
+from autotune.load.metrics.table import ENERGY
+from autotune.load.workloads import load_workload, with_speedup
+from autotune.node.calibration import calibration_in
+from autotune.servers.command import refuse_secrets, secret_sources
+from autotune.servers.docker_run import asked_images
+from autotune.tuner.accuracy.check import check_of
+from autotune.tuner.backends import Backend, backend_named
+from autotune.tuner.study.goals import with_goals
+from autotune.tuner.study.home import library_for
+from autotune.tuner.study.loads import asked_load, with_loads
+from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.spec import (
+    AUTO,
+    EngineChoice,
+    StudySpec,
+    check_executor,
+    check_study_name,
+    is_local,
+)
+
+from .names import engine_and_version, find_model, knob_named
+from .recipes import with_recipe
+
+_DEFAULT = "sharegpt"
+_MOST_LAUNCHES, _MOST_HOURS = 10_000, 8_760
+"""Largest budgets that can be meant."""
+_AS_TYPED = (
+    "baseline",
+    "drop",
+    "explain",
+    "hours",
+    "launches",
+    "min_context",
+    "sampler",
+    "seed",
+    "sources",
+)
+"""Options that a study stores as typed."""
+
+
+def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
+    """Check every name and figure of the options; raises `BadInput` with the valid alternatives."""
+    library = library_for(options.space)
+    named = None if options.on == "auto" else backend_named(options.on)
+    if named is not None and named.recorded:
+        _accuracy(options.accuracy, named)
+    if named is not None and (spec := named.whole_spec(options, library)) is not None:
+        _check_figures(spec, spec.model)
+        return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
+    if not options.model or not options.hardware:
+        raise BadInput(
+            f"{'--hw' if options.model else '--model'} is missing: only a bundle contains it"
+        )
+    hardware = node(options.hardware, library)
+    model = _model(options, library)
+    options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
+    _check_figures(options, model)
+    backend = named or backend_named(_on_auto(options, library, hardware))
+    backend.check(options, hardware)
+    usual = backend.usual()
+    options = replace(options, **{n: v for n, v in usual.items() if not options.says(n)})  # type: ignore[arg-type]
+    spec = StudySpec(
+        **{name: getattr(options, name) for name in _AS_TYPED},
+        study=_study_name(options, model, hardware),
+        on=backend.on,
+        model=model,
+        hardware=hardware,
+        gpus=check_gpus(options.gpus, hardware),
+        engines=(),
+        workloads=tuple(dict.fromkeys(options.workloads)),
+        allow=tuple(dict.fromkeys(options.allow)),
+        executor=check_executor(options.executor),
+        noise=backend.noise(options.noise),
+        keeps_unread=backend.predicted,
+        space=str(options.space.resolve()) if options.space else None,
+        **asked_load(options),
+        **_accuracy(options.accuracy, backend),
+        **secret_sources(
+            backend.on,
+            options.api_key_env,
+            options.api_key_file,
+            options.hf_token_file,
+            foreign=backend.foreign,
+            launches=backend.launches,
+        ),
+    )
+    spec = backend.from_file(spec, options, library) or _served(
+        spec, options, backend, library, notify
+    )
+    spec = with_goals(spec, options)
+    _check_energy(spec, backend)
+    spec = with_loads(spec, options, backend.measurable, library, sent=not backend.recorded)
+    return spec.model_copy(update={"screened": _screened(spec, options, library)})
+
+
+def _screened(spec: StudySpec, options: RunOptions, library: Library) -> tuple[str, ...]:
+    """Return the engines whose launches may have random weights: they have switches for these and
+    for acceptance."""
+    if options.screen == "off" or not spec.may_screen:
+        return ()
+
+    def able(name: str, version: str) -> bool:
+        kind, context = (
+            engine(name, library),
+            Context(spec.model, spec.hardware, spec.gpus, version),
+        )
+        return kind.random_weights(context) is not None and kind.switch(version) is not None
+
+    return tuple(one.name for one in spec.engines if able(one.name, one.version))
+
+
+def _check_energy(spec: StudySpec, backend: Backend) -> None:
+    """Raise `BadInput` for a goal or limit on energy without a power reading; a file's columns
+    decide for it."""
+    asked = [
+        f"{option.partition(' ')[0]} {metric}"
+        for option, metric in spec.asked.items()
+        if metric in ENERGY
+    ]
+    if asked and not backend.recorded and not backend.on_gpus:
+        why = f"{backend.kind} has no readable GPU power; --on process or docker measures it on this machine's GPUs"
+        raise BadInput(f"{asked[0]}: {why}")
+    if (
+        asked
+        and backend.on_gpus
+        and is_local(spec.executor)
+        and power_of(gpus()[: spec.gpus]) is None
+    ):
+        raise BadInput(
+            f"{asked[0]}: no driver of this machine reports GPU power (NVML, or amdgpu's hwmon)"
+        )
+
+
+def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:
+    """Return the study's name: as given, else from model, hardware and time."""
+    stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
+    safe = "".join(
+        c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}"
+    ).strip(".-_")
+    return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
+
+
+def _served(
+    spec: StudySpec, options: RunOptions, backend: Backend, library: Library, notify: Notify
+) -> StudySpec:
+    """Add engines, workloads and settings of servers, simulated ones too."""
+    about = Context(spec.model, spec.hardware, spec.gpus, "")
+    by_default, longer = (_DEFAULT, ()) if spec.load_key else _default_load(about, library)
+    workloads, longer = (spec.workloads, ()) if spec.workloads else ((by_default,), longer)
+    for name in workloads:
+        load_workload(name, library).check_fits(about.model.architecture.context_limit)
+    engines = _engines(options, library)
+    options, recipe, files, told = with_recipe(
+        options, about, [card.engine for card in engines], backend, library
+    )
+    calibration, fitted = _calibration(options, backend)
+    asked = (engine_and_version(text, library) for text in options.engines)
+    versions = {name: version for name, version in asked if version is not None}
+    baselines = _baseline(options.baseline, library)
+    cards = [*engines, *baselines] if backend.contained else engines
+    images = backend.images(options.images, cards, versions, about.hardware, library)
+    typed = (options.baseline, _engine_args(options.engine_args, library))
+    binaries = named_binaries(options.engine_bins, library)
+    unused = [name for name in asked_images(options.images, library) if name not in images]
+    unused_notes = (
+        f"--image {n} is not used: {n} is neither searched nor the baseline" for n in unused
+    )
+    versions |= {name: version for name, (version, _) in images.items()}
+    pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
+    chosen = choose(
+        [card.engine for card in engines],
+        typed,
+        binaries,
+        backend.elsewhere,
+        library,
+        notify,
+        versions,
+    )
+    return spec.model_copy(
+        update={
+            "engines": tuple(
+                EngineChoice(name=card.engine, version=chosen.versions[card.engine])
+                for card in engines
+            ),
+            "workloads": workloads,
+            "baseline": chosen.baseline,
+            "recipe": recipe,
+            "baseline_files": files,
+            "pins": pins,
+            "engine_args": dict(chosen.engine_args),
+            "installed": dict(chosen.installed),
+            "calibration": calibration,
+            "images": {name: image for name, (_, image) in images.items()},
+            "notes": (*longer, *told, *chosen.notes, *taken, *unused_notes, *fitted),
+        }
+    )
+
+
+def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...]]:
+    """Return the default workload; each server of a small model gets the same number of prompts,
+    with a note.
+
+    A thousand at once are so few for four servers and more that the load would be little but its
+    beginning and its end.
+    """
+    least = about.model.weights_gb / (
+        0.9 * about.hardware.memory_gb
+    )  # As the rule weights-exceed-a-replica has it.
+    copies = next((n for n in (8, 4) if about.gpus % n == 0 and about.gpus >= n * least), 1)
+    if copies == 1 or about.hardware.vendor == "cpu":
+        return _DEFAULT, ()
+    each = load_workload(_DEFAULT, library).points[0].prompts
+    return f"{_DEFAULT}:{copies * each}", (
+        f"the default workload has {each} prompts for each of {copies} servers",
+    )
+
+
+def _calibration(
+    options: RunOptions, backend: Backend
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """Return the simulator's coefficients, and a note; None if launches need none or the packaged
+    ones."""
+    path = options.calibration if backend.predicted else None
+    calibration = calibration_in(path)
+    if path is None or calibration is None:
+        return None, ()
+    return calibration.model_dump(mode="json"), (
+        f"the simulated node uses the coefficients of {path}: {calibration.told}",
+    )
+
+
+def _model(options: RunOptions, library: Library) -> ModelCard:
+    """Return the model card; a path stays the id for the engine, and the model's own id becomes an
+    alias."""
+    name = options.model
+    model = find_model(name, options.model_id, library)
+    if name.endswith((".yaml", ".yml")):
+        return model
+    if not (name.startswith((".", "/", "~")) or Path(name).exists()):
+        # Beside the id it is the name under which a server serves the model.
+        return (
+            model.model_copy(update={"aliases": [*model.aliases, name]})
+            if options.model_id
+            else model
+        )
+    # By the slash a launcher tells a file's path from a model's name that is also a file's name.
+    path = f"./{name}" if "/" not in name and Path(name).is_file() else name
+    return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
+
+
+def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:
+    """Return the check of answers, a file by its absolute path; raises `BadInput` if it is
+    impossible here."""
+    if text is None:
+        return {}
+    if backend.virtual:
+        raise BadInput(
+            f"--accuracy {text}: {backend.kind} has no server that answers; use --on emulator"
+        )
+    if backend.foreign:
+        raise BadInput(
+            f"--accuracy {text}: with one server there is no comparison; use autotune bench --accuracy"
+        )
+    sha256 = check_of(text).sha256
+    return {
+        "accuracy": str(Path(text).expanduser().absolute()) if sha256 else text,
+        "accuracy_sha256": sha256,
+    }
+
+
+def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
+    """Raise `BadInput` for a figure outside its range."""
+    floor, limit = options.min_context, model.architecture.context_limit
+    if floor is not None and floor > limit:
+        raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
+    if options.launches < 1:
+        raise BadInput(
+            f"--launches {options.launches}: a budget of at least 1 launch is needed (default 30)"
+        )
+    if options.launches > _MOST_LAUNCHES:
+        raise BadInput(
+            f"--launches {options.launches}: at most {_MOST_LAUNCHES:,}, as a launch takes minutes"
+        )
+    if options.hours is not None and not 0 < options.hours <= _MOST_HOURS:
+        raise BadInput(
+            f"--hours {options.hours:g}: write a number above 0, at most {_MOST_HOURS:,} (a year)"
+        )
+    if options.noise is not None and not 0 <= options.noise < 1:
+        raise BadInput(f"--noise {options.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
+
+
+def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
+    """Return ``process`` if this machine has the GPUs and an engine, else ``simulator``."""
+    gpus, binaries = (
+        check_gpus(options.gpus, hardware),
+        named_binaries(options.engine_bins, library),
+    )
+    here = options.hardware.lower() == LOCAL or has(hardware.name, gpus)
+    if not here and binaries:
+        raise BadInput(
+            f"--engine-bin: this machine has no {gpus} x {hardware.name}, so launches would be simulated without the "
+            "program; remove the option, or add --on process"
+        )
+    if not here:
+        return "simulator"
+    # A wrong --engine-bin is an error, found later when it is run, and no reason to simulate.
+    startable = any(
+        card.engine in binaries or why_missing(card) is None for card in _engines(options, library)
+    )
+    return "process" if startable else "simulator"
+
+
+def _baseline(text: str | None, library: Library) -> list[EngineCard]:
+    """Find the card of the baseline's engine; raises `BadInput` for an unknown one or a typed
+    secret."""
+    if text is None:
+        return []
+    try:
+        command = split_command(text)
+        card = recognise(command.argv, library).card
+    except BadInput as error:
+        raise BadInput(f"--baseline: {error}") from error
+    refuse_secrets(command.argv, command.env, "--baseline")
+    return [card]
+
+
+def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
+    if not options.engines:
+        searched = [
+            card
+            for name, card in library.engines.items()
+            if name in (library.narrowed or library.engines)
+        ]
+        return sorted(searched, key=lambda card: (not card.default_baseline, card.engine))
+    names = dict.fromkeys(engine_and_version(text, library)[0] for text in options.engines)
+    return [library.engine(name) for name in names]
+
+
+def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise BadInput(f"{option} {text!r}: write {form}")
+    return name.strip(), value
+
+
+def _pins(
+    texts: Sequence[str], engines: Sequence[Engine], library: Library
+) -> tuple[dict[str, Scalar], list[str]]:
+    """Return the pinned knobs, and notes on those named by an engine's option."""
+    pins: dict[str, Scalar] = {}
+    notes: list[str] = []
+    for text in texts:
+        typed, value = _split_setting(text, "--set", "knob=value, e.g. kv_cache_dtype=bfloat16")
+        name = knob_named(typed, engines, library)
+        if name != typed:
+            notes.append(f"--set {text} is read as {name}={value}, for every searched engine")
+        try:
+            pins[name] = TypeAdapter(Scalar).validate_python(yaml.safe_load(value), strict=True)
+        except (yaml.YAMLError, ValidationError) as error:
+            raise BadInput(f"--set {text!r}: {value!r} is not a plain value") from error
+        knobs = {kind.name: kind.card.knobs[name] for kind in engines if name in kind.card.knobs}
+        reasons = {owner: knob.refuses(pins[name]) for owner, knob in knobs.items()}
+        if pins[name] != AUTO and all(reason is not None for reason in reasons.values()):
+            right = "; ".join(f"{owner}: {reason}" for owner, reason in reasons.items())
+            raise BadInput(f"--set {name}={pins[name]}: no engine takes this value. {right}")
+    return pins, notes
+
+
+def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
+    passed: dict[str, str] = {}
+    for text in texts:
+        name, value = _split_setting(
+            text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'"
+        )
+        owner = library.engine(name).engine
+        try:
+            env, words = settings_in_front(shlex.split(value))
+        except ValueError as error:
+            raise BadInput(f"--engine-arg {text!r}: {error}") from error
+        refuse_secrets(words, env, f"--engine-arg {owner}")
+        passed[owner] = f"{passed[owner]} {value}" if owner in passed else value
+    return passed

@@ -1,0 +1,786 @@
+"""Enumerate a study's candidates: per engine, with the baseline, excluded engines with reasons, and
+the weights."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from packaging.version import InvalidVersion
+
+from autotune.base.errors import BadInput
+from autotune.base.notify import Notify, silent
+from autotune.engines.architecture import weight_bytes_per_gpu
+from autotune.engines.cards import ModelCard
+from autotune.engines.choose import engine_of
+from autotune.engines.command import Command, Configuration, Scalar
+from autotune.engines.context import (
+    RANKS,
+    Context,
+    as_failure,
+    broken_rules,
+    effective,
+    normalised,
+    search_values,
+    unsuited,
+)
+from autotune.engines.engine import RULE, Engine, ParsedCommand, accepted
+from autotune.engines.entry import in_range
+from autotune.engines.enumeration import (
+    Candidate,
+    CandidateSet,
+    Enumeration,
+    enumerate_engine,
+    why_empty,
+)
+from autotune.engines.expression import evaluate, fill_value
+from autotune.engines.failure import FailureKind
+from autotune.engines.kept import Kept
+from autotune.engines.library import Library
+from autotune.engines.options import Loading, loading
+from autotune.engines.promises import UNASKED, admitted, promises_of
+from autotune.engines.registry import recognise, split_command
+from autotune.engines.schema import EngineCard, NarrowedEngine
+from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, PassedThrough, passed_through
+from autotune.load.workloads import load_workload
+from autotune.node.unread import unseen, with_unread
+from autotune.servers.command import resolve_references
+from autotune.servers.weights import missing_for
+from autotune.tuner.backends import Backend, OwnCandidates, backend_of
+from autotune.tuner.study.recommendation import Exclusion, NoEffect
+from autotune.tuner.study.spec import AUTO, StudySpec, is_local
+from autotune.tuner.trial import Launch, Trial
+
+from .own_options import OwnOptions, engine_in_study, own_options_of
+from .predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
+from .recipes import known_recipes
+
+PROMISES = "promises"
+"""Name under which the combinations with trade-offs that are not allowed are counted."""
+UNJUDGED = "drafts on random tokens"
+"""Name under which the combinations whose draft acceptance is not that of real prompts are
+counted."""
+FORCED_WITHIN = 0.05
+"""Relative error up to which a forced acceptance length represents the model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The candidates of a study and the start of their servers.
+
+    Attributes:
+        spec: with notes on what was left out besides its own.
+        spaces: by engine, only those that are searched; of a replayed table those with an engine
+            card.
+        baseline_command: ``--baseline``, to be launched as typed; None without one.
+        write: writes the command of a candidate that was given; None: candidates are those of the
+            spaces.
+        recorded: of a bundle, the launches that are answered one after the other.
+        kept: by engine, what its candidates have of the user's own command.
+    """
+
+    spec: StudySpec
+    library: Library
+    candidates: CandidateSet
+    spaces: Mapping[str, EngineSpace]
+    excluded: tuple[Exclusion, ...]
+    baseline_command: Command | None
+    write: Callable[[Candidate], Command] | None = None
+    recorded: Sequence[Launch] = ()
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+
+    @property
+    def backend(self) -> Backend:
+        return backend_of(self.spec)
+
+    def with_note(self, note: str) -> Prepared:
+        return replace(self, spec=self.spec.model_copy(update={"notes": (*self.spec.notes, note)}))
+
+    def command_of(self, candidate: Candidate) -> Command:
+        """Return the command of a candidate's server; the user's baseline as typed."""
+        configuration = candidate.configuration
+        if (
+            self.baseline_command is not None
+            and candidate is self.candidates.items[self.candidates.baseline]
+        ):
+            command = self.baseline_command
+        elif self.write is not None:
+            command = self.write(candidate)
+        else:
+            space = self.spaces[configuration.engine]
+            command = space.passed.command(space.engine, configuration, space.context)
+        card = self.library.engines.get(configuration.engine)
+        return command if card is None else self.backend.place(command, card, self.spec)
+
+    def counts(self) -> dict[str, int]:
+        """Count the candidates of each searched engine."""
+        if self.write is not None:
+            return dict(
+                Counter(candidate.configuration.engine for candidate in self.candidates.items)
+            )
+        return {name: len(space.space.configurations) for name, space in self.spaces.items()}
+
+
+def prepare(
+    spec: StudySpec, library: Library, notify: Notify = silent, *, anywhere: bool = False
+) -> Prepared:
+    """Enumerate the candidates, with `anywhere` also those that cannot run here; raises `BadInput`
+    for none."""
+    backend = backend_of(spec)
+    if (given := backend.own_candidates(spec, library)) is not None:
+        return _given(spec, library, given)
+    loads = [load_workload(name, library) for name in spec.sent]
+    longest, alike = (
+        max(load.longest_request for load in loads),
+        any(load.shares_prefixes for load in loads),
+    )
+    if spec.verifies is not None:
+        return _verified(spec, library, longest, anywhere=anywhere)
+    own = own_options_of(spec, library, longest)
+    spaces: dict[str, EngineSpace] = {}
+    excluded: list[Exclusion] = []
+    notes = list(own.notes)
+    heavy, plans = "", MemoryPlans(spec, library)
+    kept = [] if spec.varies_load else loads
+    most = (
+        max((load.concurrency for load in kept), default=math.inf),
+        max((load.tokens_in_flight for load in kept), default=math.inf),
+    )
+    for choice in spec.engines:
+        here = spec.installed.get(choice.name)
+        lacking = here.lacking if here is not None else ()
+        context = Context(
+            spec.model, spec.hardware, spec.gpus, choice.version, longest, lacking, *most, alike
+        )
+        kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
+        reason = (
+            unsuited(kind.card, context)
+            or unpinnable(kind.card, spec.pins)
+            or own.why_lost(kind, choice.version)
+        )
+        if reason is None and not anywhere:
+            reason = backend.why_unavailable(kind, spec)
+        if reason is None:
+            space, told, reason = _searched(kind, context, spec, library, own)
+            context, notes = space.context, [*notes, *told]
+            plans.load(space)
+        if (
+            reason is None
+            and not anywhere
+            and (weights := too_heavy(space.space.configurations, context, plans))
+        ):
+            heavy, reason = f" ({weights[0]})", weights[1]
+        if reason is None:
+            reason = leave_out_by_memory(spec, space, plans)
+        if reason is None:
+            spaces[kind.name] = space
+        else:
+            excluded.append(Exclusion(engine=kind.name, reason=reason))
+    if not spaces:
+        check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
+        engines = {
+            e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason)
+            for e in excluded
+        }
+        why = "; ".join(f"{names}: {reason}" for reason, names in engines.items())
+        raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {why}")
+    notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
+    spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
+    baseline = _baseline(spec, library, own, spaces, longest, anywhere=anywhere)
+    prepared = _with_baseline(spec, library, spaces, tuple(excluded), baseline, plans)
+    return replace(
+        prepared,
+        kept={name: own.kept_by(one.engine, one.context.version) for name, one in spaces.items()},
+    )
+
+
+def _searched(
+    kind: Engine, context: Context, spec: StudySpec, library: Library, own: OwnOptions
+) -> tuple[EngineSpace, list[str], str | None]:
+    """Enumerate the configurations accepted by an engine's parser; with notes, and the reason if
+    there are none."""
+    narrowed = library.narrowed.get(kind.name)
+    space, unread = _engine_space(kind, context, spec, library, own)
+    _leave_out_unasked(spec, space)
+    unjudged = _leave_out_unjudged(spec, space, library)
+    # A recipe with values that are not searched, or that gives up more than is allowed, is launched
+    # to compare with. So is it without what the evidence cannot see, which is what may be
+    # recommended.
+    recipes = [
+        one for read in _recipes(space, narrowed).values() for one in (read, space.seen(read))
+    ]
+    space.space.configurations += [
+        one for one in dict.fromkeys(recipes) if one not in space.space.configurations
+    ]
+    left, counts = accepted(kind, context, space.space.configurations)
+    kept = _agreeing(space, left)
+    space.space.removed |= {
+        n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k
+    }
+    space.space.configurations = left = kept
+    refusals = [
+        f"{count} candidates are removed, {RULE}: {refusal}" for refusal, count in counts.items()
+    ]
+    told = [
+        f"{kind.card.title} {context.version}: {refusal}"
+        for refusal in [*unread, *unjudged, *refusals]
+    ]
+    absent = [
+        rule for rule in kind.card.rules if rule.module and space.space.removed.get(rule.name)
+    ]
+    told += [
+        f"{kind.card.title}: {space.space.removed[r.name]} combinations are removed: {r.reason}"
+        for r in absent
+    ]
+    if passed := ", ".join(f"{name}={value}" for name, value in space.passed.pins.items()):
+        told.append(f"{space.passed.option} pins {passed}")
+    if left:
+        return space, told, None
+    why = "; ".join(["", *refusals]) or why_empty(kind.card, space.space, space.pins)
+    if not refusals and PROMISES in space.space.removed:
+        why = ": all serve less context than --min-context, or switch prefix caching off without --allow"
+    if CONTRADICTS in space.space.removed:
+        why = f": {space.passed.option} contradicts them all"
+    return space, told, f"no valid configuration remains{why}"
+
+
+def _agreeing(space: EngineSpace, configurations: list[Configuration]) -> list[Configuration]:
+    """Return the configurations that the engine runs unchanged under the passed options."""
+    values = [tuple([one.knobs[name] for name in space.passed.related]) for one in configurations]
+    one_of_each = dict(zip(values, configurations, strict=True)) if space.passed.related else {}
+    contradicted = {
+        v
+        for v, one in one_of_each.items()
+        if space.passed.contradicts(space.engine, one, space.context)
+    }
+    return [
+        one for one, value in zip(configurations, values, strict=True) if value not in contradicted
+    ]
+
+
+def _verified(spec: StudySpec, library: Library, longest: int, *, anywhere: bool) -> Prepared:
+    """Prepare a study whose only candidates are given commands, the baseline's first."""
+    assert spec.verifies is not None
+    spaces: dict[str, EngineSpace] = {}
+    items: dict[str, tuple[Candidate, Command]] = {}
+    for one in spec.verifies.commands:
+        command = replace(split_command(one.command), files=one.files)
+        candidate, space, command = typed_candidate(
+            spec, library, command, spaces, longest, anywhere=anywhere
+        )
+        spaces.setdefault(space.engine.name, replace(space, chosen=frozenset(spec.pins)))
+        items.setdefault(candidate.fingerprint, (candidate, command))
+    listed = [candidate for candidate, _ in items.values()]
+    given_up, promised = promises_kept(listed, spaces, MemoryPlans(spec, library))
+    candidates = CandidateSet(
+        listed, 0, (), (), library.monotone_memory, given_up, as_they_are=True, promised=promised
+    )
+    commands = {candidate.configuration: command for candidate, command in items.values()}
+    prepared = Prepared(
+        spec, library, candidates, spaces, (), None, lambda one: commands[one.configuration]
+    )
+    _check_commands(prepared)
+    return prepared
+
+
+def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
+    """Prepare a study whose candidates come from its backend: no rule applies to them."""
+    spaces = {
+        name: EngineSpace(kind, context, Enumeration(), {})
+        for name, (kind, context) in given.engines.items()
+    }
+    positions = {candidate.fingerprint: i for i, candidate in enumerate(given.candidates.items)}
+    candidates = replace(given.candidates, recipes=_named_recipes(spaces, library, positions))
+    spec = spec.model_copy(update={"notes": (*spec.notes, *given.notes)})
+    return Prepared(
+        spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded
+    )
+
+
+def _engine_space(
+    kind: Engine, context: Context, spec: StudySpec, library: Library, own: OwnOptions
+) -> tuple[EngineSpace, list[str]]:
+    """Enumerate an engine's candidates under its pins, narrowed by a space file; with notes.
+
+    A pin ``auto`` is the engine's default, unless it has a value of that name. Options that are
+    passed through pin their knobs too. Knobs that the evidence cannot see keep the engine's
+    default, or the value of the user's baseline.
+    """
+    card, narrowed, text = (
+        kind.card,
+        library.narrowed.get(kind.name),
+        spec.engine_args.get(kind.name, ""),
+    )
+    pins = {name: value for name, value in spec.pins.items() if name in card.knobs}
+    auto = {
+        n
+        for n, value in pins.items()
+        if value == AUTO and value not in (card.knobs[n].choices or ())
+    }
+    defaults = kind.default_knobs(context, {n: value for n, value in pins.items() if n not in auto})
+    pins = {name: defaults[name] for name in pins}
+    kept = own.kept_by(kind, context.version)
+    passed = passed_through(kind, context, text, pins, kept) if text or kept != Kept() else NOTHING
+    pins |= passed.pins
+    if passed is not NOTHING:
+        context = _as_loaded(kind, context, passed, {**defaults, **pins})
+    fixed: Mapping[str, Scalar] = pins
+    if narrowed is not None:
+        on_node = {name: defaults[name] for name in card.on_node}
+        fixed = {
+            n: value
+            for n, value in {**on_node, **pins}.items()
+            if n in pins or n not in narrowed.search
+        }
+        card = _searching(card, narrowed.search)
+    single = {n for n, values in narrowed.search.items() if len(values) == 1} if narrowed else set()
+    space = EngineSpace(kind, context, Enumeration(), pins, frozenset({*pins, *single}), passed)
+    if backend_of(spec).predicted:
+        space = with_unread(space, [space.effective({}), *_starts(space, narrowed)])
+    told: list[str] = []
+    if spec.keeps_unread:
+        space = _holding_baseline(space, own)
+        scope = context.scope(space.effective({}).knobs)
+        left = [
+            n
+            for n in card.knobs
+            if n in space.unread and len(search_values(card.knobs[n], scope, context.version)) > 1
+        ]
+        told = (
+            [f"not searched, as the simulator does not read them: {', '.join(left)}"]
+            if left
+            else []
+        )
+        card = _searching(
+            card, {n: knob.search for n, knob in card.knobs.items() if n not in space.unread}
+        )
+        fixed = {**space.held, **fixed}
+    return replace(space, space=enumerate_engine(card, context, fixed)), told
+
+
+def _as_loaded(
+    kind: Engine, context: Context, passed: PassedThrough, knobs: Mapping[str, Scalar]
+) -> Context:
+    """Return the context with the model as the passed options make the engine load it; raises
+    `BadInput` if refused."""
+    settings = Configuration(kind.name, knobs)
+    parsed = kind.parse(passed.command(kind, settings, context), context.version)
+    loaded = loading(kind, parsed, context, settings)
+    if (failure := loaded.failure) is not None:
+        raise BadInput(f"{passed.option}: {failure.log_excerpt} {failure.message}")
+    return loaded.context
+
+
+def _searching(card: EngineCard, search: Mapping[str, Sequence[Any]]) -> EngineCard:
+    """Return a card that searches some knobs; another one has its default, which may depend on
+    those."""
+    knobs = {
+        n: knob.model_copy(update={"search": search.get(n, [])}) for n, knob in card.knobs.items()
+    }
+    return card.model_copy(update={"knobs": knobs})
+
+
+def _holding_baseline(space: EngineSpace, own: OwnOptions) -> EngineSpace:
+    """Keep what the user's baseline sets and the evidence cannot see, if it is of this engine."""
+    kind, context = space.engine, space.context
+    if own.command is None or own.kind is None or own.kind.name != kind.name:
+        return space
+    knobs = kind.knobs(kind.parse(own.command, context.version), context)
+    return space.holding(effective(kind.card, knobs, context))
+
+
+def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
+    """Remove candidates below ``--min-context``, and those with a trade-off of `UNASKED` that is
+    not allowed."""
+    unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
+    given_up = promises_of(space.card, space.context, {}, space.chosen, unasked)
+    configurations = space.space.configurations
+    long = [c for c in configurations if admitted(c, space.context) >= floor]
+    kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]
+    space.space.configurations = kept
+    if len(kept) < len(configurations):
+        space.space.removed[PROMISES] = len(configurations) - len(kept)
+
+
+def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -> list[str]:
+    """Remove drafts of random tokens with another acceptance than on text, except pinned ones; with
+    a note."""
+    configurations, version, backend = (
+        space.space.configurations,
+        space.context.version,
+        backend_of(spec),
+    )
+    values = {one.knobs.get("speculative_tokens") for one in configurations}
+    asked = [
+        backend.speculation(spec, space.engine, version, drafted, library) for drafted in values
+    ]
+    # An engine that takes whole numbers may only come near.
+    out = sorted(
+        {
+            o.drafted
+            for o in asked
+            if o and o.random and abs((o.forced or 0) / o.stated - 1) > FORCED_WITHIN
+        }
+    )
+    if not out or "speculative_tokens" in space.chosen:
+        return []
+    space.space.configurations = [
+        c for c in configurations if c.knobs.get("speculative_tokens") not in out
+    ]
+    space.space.removed[UNJUDGED] = len(configurations) - len(space.space.configurations)
+    return [
+        f"{', '.join(map(str, out))} drafted tokens are not tried: almost no random token is accepted, and the "
+        "engine cannot force the acceptance on text; --workload prose or code compares them"
+    ]
+
+
+def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
+    """Return the applicable good starts of the space file, else of the card with its vendors'
+    recipes."""
+    scope = space.context.scope(space.engine.default_knobs(space.context))
+    starts = [
+        s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)
+    ]
+    given = [
+        {n: fill_value(v, scope) for n, v in s.set.items() if n not in space.unread} for s in starts
+    ]
+    made = [space.effective(settings) for settings in given]
+    return [*made, *_recipes(space, narrowed).values()]
+
+
+def _recipes(space: EngineSpace, narrowed: NarrowedEngine | None) -> dict[str, Configuration]:
+    """Return the vendor's recipes that agree with the pins, name to configuration; none if a space
+    file narrows."""
+    known = {} if narrowed else known_recipes(space.engine, space.context)
+    return {
+        n: one
+        for n, one in known.items()
+        if all(one.knobs[k] == value for k, value in space.pins.items())
+    }
+
+
+def _named_recipes(
+    spaces: Mapping[str, EngineSpace], library: Library, positions: Mapping[str, int]
+) -> dict[int, str]:
+    """Return the candidates that are a vendor's recipe, position to its name."""
+    known = (
+        found
+        for name, space in spaces.items()
+        for found in _recipes(space, library.narrowed.get(name)).items()
+    )
+    return {positions[one.fingerprint]: name for name, one in known if one.fingerprint in positions}
+
+
+def _baseline(
+    spec: StudySpec,
+    library: Library,
+    own: OwnOptions,
+    spaces: dict[str, EngineSpace],
+    longest: int,
+    *,
+    anywhere: bool,
+) -> tuple[Candidate, Command | None]:
+    """Return the baseline, with its command if that is the user's; its engine's space is added to
+    `spaces`."""
+    if own.command is None:
+        space = next(iter(spaces.values()))
+        return Candidate(space.effective({}), space.context.version), None
+    try:
+        candidate, space, command = typed_candidate(
+            spec, library, own.command, spaces, longest, anywhere=anywhere
+        )
+    except BadInput as error:
+        raise BadInput(f"--baseline: {error}") from error
+    spaces.setdefault(candidate.configuration.engine, space)
+    return candidate, command
+
+
+def _with_baseline(
+    spec: StudySpec,
+    library: Library,
+    spaces: Mapping[str, EngineSpace],
+    excluded: tuple[Exclusion, ...],
+    typed: tuple[Candidate, Command | None],
+    plans: MemoryPlans,
+) -> Prepared:
+    baseline, command = typed
+    items = {baseline.fingerprint: baseline}
+    for space in spaces.values():
+        for configuration in space.space.configurations:
+            candidate = Candidate(configuration, space.context.version)
+            items.setdefault(candidate.fingerprint, candidate)
+    listed = tuple(items.values())
+    positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
+    defaults = [space.effective({}) for space in spaces.values()]
+    starts = [
+        start
+        for name, space in spaces.items()
+        for start in _starts(space, library.narrowed.get(name))
+    ]
+    given_up, promised = promises_kept(listed, spaces, plans)
+    recipes = _named_recipes(spaces, library, positions)
+    # What was enumerated without a setting of these has none.
+    asked = recipes if spec.keeps_unread else positions.values()
+    candidates = CandidateSet(
+        listed,
+        0,
+        _positions(defaults, positions),
+        _positions(starts, positions),
+        library.monotone_memory,
+        given_up,
+        without=lambda configuration: spaces[configuration.engine].without(configuration),
+        promised=promised,
+        recipes=recipes,
+        unseen=unseen({i: listed[i].configuration for i in asked}, spaces),
+    )
+    prepared = Prepared(spec, library, candidates, spaces, excluded, command)
+    _check_commands(prepared)
+    return prepared
+
+
+def _positions(
+    configurations: Sequence[Configuration], positions: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Return positions of configurations among the candidates; a configuration that breaks a rule
+    has none."""
+    return tuple(
+        dict.fromkeys(
+            positions[c.fingerprint] for c in configurations if c.fingerprint in positions
+        )
+    )
+
+
+def _check_commands(prepared: Prepared) -> None:
+    """Check the references to the environment in one command of each engine, and in the typed
+    baseline."""
+    if prepared.backend.virtual:
+        return
+    if prepared.spec.baseline is not None and prepared.baseline_command is not None:
+        try:
+            resolve_references(split_command(prepared.spec.baseline), os.environ)
+        except BadInput as error:
+            raise BadInput(f"--baseline: {error}") from error
+    # The last of equal keys stays: the first candidate of each engine.
+    for candidate in {
+        c.configuration.engine: c for c in reversed(prepared.candidates.items)
+    }.values():
+        resolve_references(prepared.command_of(candidate), os.environ)
+
+
+def typed_candidate(
+    spec: StudySpec,
+    library: Library,
+    command: Command,
+    spaces: Mapping[str, EngineSpace],
+    longest: int,
+    *,
+    anywhere: bool = False,
+) -> tuple[Candidate, EngineSpace, Command]:
+    """Read a typed command, with the program that it starts here; raises `BadInput` if it cannot
+    run.
+
+    Of an engine that is not among `spaces` one is made. `longest` is the workloads' longest
+    request.
+    """
+    backend = backend_of(spec)
+    if (
+        not anywhere
+        and (reason := backend.why_unavailable(recognise(command.argv, library), spec)) is not None
+    ):
+        raise BadInput(reason)
+    kind, version = engine_in_study(spec, library, command, spaces)
+    context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+    space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
+    parsed = kind.parse(command, version)
+    known = parsed.model in (spec.model.id, *spec.model.aliases)
+    if not known and library.model(parsed.model).architecture != spec.model.architecture:
+        raise BadInput(f"it serves {parsed.model!r}, but the study tunes {spec.model.id!r}")
+    raw = kind.knobs(parsed, context)
+    for name, value in raw.knobs.items():
+        knob = kind.card.knobs[name]
+        if knob.choices is None and (reason := knob.refuses(value)):
+            raise BadInput(f"{name}={value}: {kind.card.title} wants {reason}")
+    loaded = loading(kind, parsed, context, raw)
+    configuration = effective(kind.card, raw, loaded.context)
+    check_baseline(kind.card, configuration, loaded)
+    return Candidate(configuration, version), space, backend.typed_command(command, kind)
+
+
+def too_heavy(
+    configurations: Sequence[Configuration], context: Context, plans: MemoryPlans
+) -> tuple[str, str] | None:
+    """Report that the weights alone fill a GPU in every layout of an engine: total size, and size
+    on one GPU.
+
+    None where a layout may hold them, of an engine whose memory plan is not known, and on a CPU.
+    """
+    hardware, gpus = context.hardware, context.gpus
+    memory = hardware.driver_memory_gb or hardware.memory_gb
+    total = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False) / 1e9
+    planned = (plans.of(one, context.version) for one in configurations)
+    least = min((plan.weights for plan in planned if plan is not None), default=0.0) / 1e9
+    if least <= memory:
+        return None
+    where = f"{gpus} x {hardware.name}"
+    return (
+        f"{total:,.0f} GB of weights, {gpus * hardware.memory_gb:,.0f} GB of memory on {where}",
+        f"even in the best layout a GPU needs {least:.1f} GB for weights and has {memory:.1f} GB",
+    )
+
+
+def check_baseline(card: EngineCard, configuration: Configuration, loaded: Loading) -> None:
+    """Raise `BadInput` for a baseline that its engine's card refuses."""
+    context, failure = loaded.context, loaded.failure
+    where = f"{card.title} {context.version}"
+    if (reason := unsuited(card, context)) is not None:
+        raise BadInput(f"{where} cannot serve it: {reason}")
+    broken = (
+        rule
+        for rule in broken_rules(card, configuration, context)
+        if rule.kind is not FailureKind.RULE
+    )
+    if (rule := next(broken, None)) is not None:
+        failure = as_failure(rule)
+    if failure is not None:
+        raise BadInput(
+            f"{where} would refuse it ({failure.kind.value}): {failure.log_excerpt}; {failure.message}"
+        )
+
+
+def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:
+    """Warn of a model class that is missing in an engine's list of model classes; empty without
+    such a list."""
+    lacking = [
+        card.title
+        for card in cards
+        if card.architectures and not {*card.architectures} & {*model.architectures}
+    ]
+    if not model.architectures or not lacking:
+        return []
+    name = ", ".join(model.architectures)
+    who = ", ".join(lacking)
+    return [f"{name}: {who} may not support the architecture of {model.id}"]
+
+
+def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
+    """Raise `BadInput` for a number of GPUs that no layout of any engine uses, with the possible
+    sizes."""
+    numbers: set[int] = set()
+    for card in cards:
+        scope = Context(spec.model, spec.hardware, spec.gpus, card.newest).scope({"replicas": 1})
+        sizes = [
+            search_values(card.knobs[name], scope, card.newest)
+            for name in RANKS
+            if name in card.knobs
+        ]
+        numbers |= {
+            math.prod([size for size in layout if isinstance(size, int)])
+            for layout in product(*sizes)
+        }
+    if spec.gpus not in numbers and not spec.pins.keys() & set(RANKS):
+        fitting = ", ".join(
+            str(number) for number in sorted(numbers) if number <= spec.hardware.gpus
+        )
+        raise BadInput(f"--gpus {spec.gpus}: no layout has {spec.gpus} GPUs; use one of {fitting}")
+
+
+def unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
+    """Explain why an engine cannot take a pin; None if it takes all pins of its knobs."""
+    for name, value in pins.items():
+        knob = card.knobs.get(name)
+        if knob is not None and value != AUTO and (reason := knob.refuses(value)):
+            return f"it cannot take {name}={value} ({reason})"
+    return None
+
+
+def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
+    """Return the settings of a launch's command, and the pins, without effect."""
+    space = prepared.spaces.get(trial.configuration.engine)
+    if space is None:
+        # A replayed table may have engines without a card.
+        return []
+    baseline = prepared.candidates.items[prepared.candidates.baseline].configuration
+    typed = prepared.baseline_command is not None and trial.configuration == baseline
+    on_command = list(_on_command(space, trial, typed))
+    if typed:
+        return on_command
+    configuration = trial.configuration
+    without = {
+        name: value for name, value in space.pins.items() if configuration.knobs.get(name) != value
+    }
+    pinned = [
+        NoEffect(knob=n, values=[v], reason=_why(space, configuration, n, v))
+        for n, v in without.items()
+    ]
+    return on_command + pinned
+
+
+def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEffect]:
+    try:
+        parsed = space.engine.parse(trial.command, trial.engine_version)
+    except (BadInput, InvalidVersion):
+        # A server that somebody else runs, options that only the installed version knows, or a
+        # replayed version.
+        return
+    # A replayed row may have other columns than knobs, and leaves what it does not set to the
+    # engine.
+    known = {name: value for name, value in trial.configuration.knobs.items() if value is not None}
+    scope = space.context.scope({**space.engine.knobs(parsed, space.context).knobs, **known})
+    for option in space.card.no_effect:
+        if in_range(trial.engine_version, option.versions) and evaluate(option.when, scope):
+            for flag in option.flags:
+                name = flag.lstrip("-").replace("-", "_")
+                if name in parsed.given:
+                    yield NoEffect(
+                        knob=flag, values=[_shown(parsed.args[name])], reason=option.reason
+                    )
+    if typed:
+        yield from _overridden(space, parsed)
+
+
+def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]:
+    """Return the typed knobs that the engine sets to another value."""
+    typed = space.engine.knobs(parsed, space.context)
+    defaults = space.engine.default_knobs(space.context)
+    made = effective(space.card, typed, space.context)
+    for name, value in typed.knobs.items():
+        if value not in (defaults[name], made.knobs[name]):
+            yield NoEffect(knob=name, values=[value], reason=_why(space, made, name, value))
+
+
+def _why(space: EngineSpace, configuration: Configuration, name: str, value: Scalar) -> str:
+    """Explain why a knob's value has no effect on a configuration."""
+    _, effects = normalised(space.card, configuration.with_knobs(**{name: value}), space.context)
+    reason = next((effect.reason for effect in effects if name in effect.set), None)
+    return reason or f"it has no effect unless `{space.card.knobs[name].active}`"
+
+
+def _shown(value: object) -> Scalar:
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def check_weights(prepared: Prepared) -> None:
+    """Raise `BadInput` where weights are incomplete on this machine; on Ray each node checks its
+    own."""
+    if is_local(prepared.spec.executor) and (told := missing_weights(prepared)):
+        raise BadInput(told)
+
+
+def missing_weights(prepared: Prepared) -> str:
+    """Describe the missing weights on this machine and the way to fetch them; empty for none or
+    uncertain."""
+    spec, items, backend = prepared.spec, prepared.candidates.items, prepared.backend
+    first = {one.configuration.engine: one for one in reversed(items)} if backend.on_gpus else {}
+    for candidate in (items[prepared.candidates.baseline], *first.values()) if first else ():
+        kind = prepared.spaces[candidate.configuration.engine].engine
+        command, version = prepared.command_of(candidate), candidate.engine_version
+        if told := missing_for(
+            command, kind, version, spec.model, spec.installed.values(), contained=backend.contained
+        ):
+            return told
+    return ""

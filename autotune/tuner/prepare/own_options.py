@@ -1,0 +1,130 @@
+"""The user's own command, ``--baseline``: with ``--engine-arg``, and what its candidates keep of
+it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from autotune.base.errors import BadInput
+from autotune.base.notify import silent
+from autotune.engines.choose import engine_of
+from autotune.engines.command import Command
+from autotune.engines.context import Context
+from autotune.engines.engine import Engine
+from autotune.engines.kept import (
+    Kept,
+    OwnOption,
+    counterparts_in,
+    grouped,
+    kept_by,
+    launched_too,
+    missing_files,
+    own_options,
+    translated_for,
+    without_dropped,
+)
+from autotune.engines.library import Library
+from autotune.engines.registry import recognise, settings_in_front, split_command
+from autotune.engines.space import EngineSpace
+from autotune.servers.command import refuse_secrets
+from autotune.tuner.backends import backend_of
+from autotune.tuner.study.spec import StudySpec, is_local
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOptions:
+    """Options that the user's command sets and no knob reads; without a command, none.
+
+    Attributes:
+        command: as it is launched: with the engine's ``--engine-arg``.
+        kind, version: the command's engine.
+        options, dropped: those to be kept, and those of ``--drop``.
+        notes: on ``--engine-arg``, and on files that are not here.
+    """
+
+    command: Command | None = None
+    kind: Engine | None = None
+    version: str = ""
+    options: Sequence[OwnOption] = ()
+    dropped: Sequence[OwnOption] = ()
+    notes: Sequence[str] = ()
+
+    def kept_by(self, kind: Engine, version: str) -> Kept:
+        """Return what an engine's candidates have of it; raises `BadInput` where one has no
+        counterpart."""
+        if self.kind is None:
+            return Kept()
+        if kind.name == self.kind.name:
+            return kept_by(self.options, self.dropped)
+        return translated_for(
+            kind, version, counterparts_in(self.kind.card, self.version), self.options, self.dropped
+        )
+
+    def why_lost(self, kind: Engine, version: str) -> str | None:
+        """Explain why an engine cannot keep all of it; None if it can."""
+        try:
+            self.kept_by(kind, version)
+        except BadInput as error:
+            return str(error)
+        return None
+
+
+def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOptions:
+    """Read the user's command; raises `BadInput` if it is malformed, names a missing file, or lacks
+    a ``--drop``.
+
+    A vendor's recipe is nobody's own command: nothing of it has to be kept.
+    """
+    if spec.drop and (spec.baseline is None or spec.recipe is not None):
+        raise BadInput(
+            f"--drop {spec.drop[0]}: without a command of your own as --baseline there is nothing to drop"
+        )
+    if spec.baseline is None:
+        return OwnOptions()
+    try:
+        typed = replace(split_command(spec.baseline), files=spec.baseline_files)
+        kind, version = engine_in_study(spec, library, typed)
+        context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+        found = own_options(kind, typed, context) if spec.recipe is None else []
+    except BadInput as error:
+        raise BadInput(f"--baseline: {error}") from error
+    text = spec.engine_args.get(kind.name, "")
+    env, words = settings_in_front(shlex.split(text))
+    try:
+        asked = grouped(kind, kind.prepare(words, version, Command(tuple(words))), version)
+        asked += [OwnOption((name,), env={name: value}) for name, value in env.items()]
+        command, notes = launched_too(kind, typed, asked, version)
+    except BadInput as error:
+        raise BadInput(f"--engine-arg {kind.name}={shlex.quote(text)}: {error}") from error
+    for one in (*found, *asked):  # What stands on the command line itself has been looked at.
+        refuse_secrets(one.words, {}, "--baseline or --engine-arg, in its --config file")
+    options, dropped = without_dropped(found, spec.drop)
+    # For the candidates --engine-arg says it last.
+    options = [one for one in options if not any(one.among(other.names) for other in asked)]
+    if lost := missing_files(kind.card, options):
+        told = f"--baseline: {', '.join(lost)}: no such file on this machine"
+        if backend_of(spec).on_gpus and is_local(spec.executor):
+            raise BadInput(f"{told}; give the path of one that is here")
+        notes = [*notes, f"{told}; a real server would not start without it"]
+    return OwnOptions(command, kind, version, options, dropped, notes)
+
+
+def engine_in_study(
+    spec: StudySpec,
+    library: Library,
+    command: Command,
+    spaces: Mapping[str, EngineSpace] = MappingProxyType({}),
+) -> tuple[Engine, str]:
+    """Return the engine of a command, that of its space if there is one, and its version in the
+    study."""
+    named = recognise(command.argv, library).name
+    kind = (
+        spaces[named].engine
+        if named in spaces
+        else engine_of(named, spec.installed, library, silent)
+    )
+    version = next((one.version for one in spec.engines if one.name == named), None)
+    return kind, version or backend_of(spec).version_of(kind, spec)

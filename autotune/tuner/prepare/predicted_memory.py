@@ -1,0 +1,162 @@
+"""Predict candidates' memory before any launch: whether they start, and their longest requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from autotune.base.errors import BadInput
+from autotune.engines.architecture import weight_bytes_per_gpu
+from autotune.engines.cards import ModelCard
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.context import Context, gpus_of, replicas_of
+from autotune.engines.entry import in_range
+from autotune.engines.enumeration import Candidate
+from autotune.engines.expression import evaluate
+from autotune.engines.library import Library
+from autotune.engines.promises import GivenUp, Promised, admitted, given_up_by, promises_of
+from autotune.engines.schema import EngineCard
+from autotune.engines.space import EngineSpace
+from autotune.node.calibration import calibration_of, coefficients_of
+from autotune.node.coefficients import Coefficients, speed_card
+from autotune.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
+from autotune.node.server import ServerSetup, SimulatedServer
+from autotune.node.steady import Memo
+from autotune.tuner.backends import backend_of
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import SURE_TO_START
+
+MEMORY = "memory"
+"""Name under which candidates removed for memory are counted."""
+HOPELESS = 0.08
+"""Share of the weights that must be missing before any KV cache for a real node to skip the
+candidate: two estimates of the weights of DeepSeek-V3.2 on a GPU with eight attention replicas
+differ by 7 %."""
+
+
+class MemoryPlans:
+    """Memory plans of a study's candidates, each computed once."""
+
+    def __init__(self, spec: StudySpec, library: Library) -> None:
+        self._spec, self._calibration = spec, calibration_of(library)
+        self._coefficients, self._known = Memo(self._compute), dict[str, MemoryPlan | None]()
+        self._models = dict[str, ModelCard]()
+
+    def load(self, space: EngineSpace) -> None:
+        """Plan an engine's candidates with the model as its passed options make the engine load
+        it."""
+        self._models[space.engine.name] = space.context.model
+
+    def of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
+        """Return the plan; None for an engine or a machine unknown to the simulated node."""
+        name, spec = configuration.fingerprint, self._spec
+        if name not in self._known:
+            self._known[name] = None
+            model = self._models.get(configuration.engine, spec.model)
+            knobs, where = configuration.knobs, (model, spec.hardware, spec.gpus)
+            with suppress(
+                BadInput, ArithmeticError, ValueError, TypeError
+            ):  # Of values that no server could have.
+                found = self._coefficients(knobs, configuration.engine, version)
+                setup = ServerSetup(configuration.engine, version, knobs, *where, self._calibration)
+                self._known[name] = plan_memory(SimulatedServer(setup, found))
+        return self._known[name]
+
+    def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
+        if self._spec.hardware.vendor == "cpu":
+            raise BadInput("the memory of servers on a CPU is unknown")
+        scope = {
+            "model": self._models.get(engine, self._spec.model),
+            "hardware": self._spec.hardware,
+            "gpus": self._spec.gpus,
+        }
+        return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope)
+
+
+def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans) -> str | None:
+    """Remove the candidates whose memory excludes a recommendation; give the reason if an engine
+    has none left.
+
+    That is what does not hold a request of ``--min-context``, and on the simulator, whose plan is
+    the evidence, what starts with odds below `SURE_TO_START`, on a real node what would have no KV
+    cache even if the plan were wrong by `HOPELESS`, or the GPUs shared the weights evenly; but for
+    engines' defaults, and unless nothing would be left.
+    """
+    simulated, floor, version = (
+        backend_of(spec).virtual,
+        spec.min_context or 0,
+        space.context.version,
+    )
+    planned = [(one, plans.of(one, version)) for one in space.space.configurations]
+    least = 0.5 if simulated else TOO_CLOSE
+    kept = [row for row in planned if not floor or row[1] is None or row[1].holds(floor) >= least]
+    if planned and not kept:
+        longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
+        return f"no KV cache holds the {floor} tokens of --min-context; the largest holds {longest}"
+    default = space.effective({})
+    may = [
+        plan is None or (_may_start(plan, simulated) and (simulated or _may_hold(space, one, plan)))
+        for one, plan in kept
+    ]
+    sure = [row for row, starts in zip(kept, may, strict=True) if starts or row[0] == default]
+    kept = sure if any(one != default for one, _ in sure) else kept
+    space.space.configurations = [one for one, _ in kept]
+    if len(kept) < len(planned):
+        space.space.removed[MEMORY] = len(planned) - len(kept)
+    return None
+
+
+def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
+    if simulated:
+        return plan.fit_probability >= SURE_TO_START
+    return plan.kv_cache + 3 * plan.cache_sigma > -HOPELESS * plan.weights
+
+
+def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
+    """Return whether the engine's share of a GPU may hold the weights: planned, less `HOPELESS`; at
+    least evenly."""
+    context, share = space.context, own_share(space.card, space.context, one)
+    weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
+    gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs)
+    return (1.0 if share is None else share) * plan.total > max(
+        weights / gpus, (1 - HOPELESS) * plan.weights
+    )
+
+
+def own_share(card: EngineCard, context: Context, one: Configuration) -> float | None:
+    """Compute the share of a GPU that the engine plans for weights and KV cache; None if the card
+    has none."""
+    knob = card.knobs.get("memory_fraction")
+    found = [
+        each for each in (knob.becomes if knob else ()) if in_range(context.version, each.versions)
+    ]
+    return float(evaluate(found[-1].value, context.scope(one.knobs))) if found else None
+
+
+def promises_kept(
+    candidates: Sequence[Candidate], spaces: Mapping[str, EngineSpace], plans: MemoryPlans
+) -> tuple[dict[int, tuple[GivenUp, ...]], Promised]:
+    """List the candidates' trade-offs, by position, and find the longest promised request, the
+    first candidate's."""
+    configurations, first = [one.configuration for one in candidates], candidates[0].configuration
+    marks = {
+        name: promises_of(one.card, one.context, first.knobs, one.chosen)
+        for name, one in spaces.items()
+    }
+
+    def longest_of(one: Configuration) -> int:
+        context = spaces[one.engine].context
+        plan, most = plans.of(one, context.version), admitted(one, context)
+        # What holds nothing does not start; if it does all the same, its launch tells what it
+        # holds.
+        return min(most, plan.capacity_tokens) if plan and plan.capacity_tokens else most
+
+    plan = plans.of(first, candidates[0].engine_version)
+    served = (
+        longest_of(first)
+        if plan is None or plan.starts
+        else admitted(first, spaces[first.engine].context)
+    )
+    pinned = [space.pins.get("context_length") for space in spaces.values()]
+    promised = Promised(served, max((n for n in pinned if isinstance(n, int)), default=0))
+    return given_up_by(configurations, first, marks, longest_of, promised), promised

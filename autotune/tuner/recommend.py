@@ -1,0 +1,385 @@
+"""Turn the launches of a study into its recommendation: the winner, its gain with an interval, the
+verdict.
+
+The winner is the finalist, if the sequential test of its fresh launches against the baseline's
+stopped at a bound: ``better``. Its gain is the test's median-unbiased estimate with its 95 %
+interval (`search.sequential`), so it can differ a little from the ratio of the geometric means;
+positive is better, also for latencies. The verdict is ``unopposed`` where the baseline could not
+run, ``infeasible`` where nothing ran or kept the SLOs, and else ``indistinguishable``: then the
+baseline stays, unless it breaks an SLO that the finalist keeps. Where the baseline changed during
+the study, the recommendation says so. Where several nodes ran it, configurations are compared by
+launches on the same node, so that a gain can differ from the ratio of the means by a little more.
+
+The judgement itself is in `autotune.tuner.search.decide.verdict`, because the study needs it too, to
+decide which launches of the finals are worth making; here it is put into words and figures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from autotune.base.evidence import Evidence
+from autotune.engines.command import Configuration
+from autotune.engines.enumeration import CandidateSet
+from autotune.engines.kept import Kept
+from autotune.engines.promises import NOTICED, noticed
+from autotune.load.metrics import readable
+from autotune.tuner import comparison
+from autotune.tuner.search.decide.sequential_test import Outcome, Spread, mean, percent, percents
+from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, judge
+from autotune.tuner.search.front import dominated
+from autotune.tuner.search.history import History
+from autotune.tuner.search.reach import OUT_OF_REACH
+from autotune.tuner.study.recommendation import (
+    Choice,
+    Exclusion,
+    Explanation,
+    FrontPoint,
+    NodeShare,
+    PromisedValue,
+    Recommendation,
+    StudyCost,
+    Verdict,
+    checked,
+)
+from autotune.tuner.study.spec import StudySpec
+
+from .comparison import Sheet
+from .search import equivalents, timeline
+from .trial import Launch, Role, State, TrialResult
+
+
+def recommend(
+    spec: StudySpec,
+    candidates: CandidateSet,
+    launches: Sequence[Launch],
+    excluded: Sequence[Exclusion] = (),
+    stop_reason: str = "",
+    explanation: Explanation | None = None,
+    kept: Mapping[str, Kept] = MappingProxyType({}),
+) -> Recommendation:
+    """Recommend a command with its certainty; the rules are at the top of this file.
+
+    The launches are of candidates (``KeyError`` otherwise), in any order. Why nothing could be
+    decided is added to the `stop_reason`. By engine, `kept` is what its candidates have of the
+    user's own command.
+    """
+    spec = spec.strict if stop_reason == OUT_OF_REACH else spec
+    measured = History.of(spec, candidates, launches)
+    history = measured.adjusted()
+    judgement = judge(history)
+    nodes, told = comparison.nodes(measured), explanation or Explanation()
+    sheet = comparison.Sheet(history, launches, judgement)
+    gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
+    seen = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED)
+    predicted = seen.origin.predicted
+    baseline = _chosen(sheet, base, predicted) if history.scores(base) else None
+    gained = gain if predicted and baseline and winner != base else None
+    joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
+    chosen = candidates.items[winner].fingerprint if winner is not None else ""
+    recommended = _chosen(sheet, winner, predicted) if winner is not None else None
+    return Recommendation(
+        **_head(spec, launches, seen),
+        verdict=judgement.verdict,
+        stop_reason="; ".join(_explained(stop_reason, judgement, history, launches, nodes)),
+        unconfirmed=_unconfirmed(history, launches),
+        recommended=recommended,
+        baseline=baseline,
+        gain_percent=percent(gain.log) if gain else None,
+        gain_ci95=gain.percents if gain else None,
+        gain_interval90_on_a_node=_on_a_node(sheet, winner, gained),
+        gain_over_recipe=sheet.over_recipe(),
+        gives_up=list(history.given_up(winner)) if winner is not None else [],
+        given_up=_given_up(history, launches),
+        **_beside_the_baseline(spec, recommended, candidates.items[base].configuration, kept),
+        alternatives=sheet.alternatives(),
+        predictions=sheet.predictions(),
+        **checked(launches, candidates.items[base].fingerprint, chosen),
+        workloads=sheet.workloads(),
+        **dict(told),
+        matrix=sheet.matrix(),
+        front=front(sheet),
+        trials=len(history.by_position),
+        excluded=list(excluded),
+        resolutions=equivalents.differences(launches, joined),
+        nodes=nodes,
+        nearest_miss=sheet.nearest_miss() if winner is None else None,
+        curves=sheet.curves() if spec.rungs_of(Role.FINAL) else None,
+        study_cost=study_cost(spec, launches),
+        duration_s=sum(launch.result.seconds for launch in launches),
+    )
+
+
+def _on_a_node(sheet: Sheet, winner: int | None, gain: Gain | None) -> tuple[float, float] | None:
+    """Return the 90 % interval of a predicted gain on a real node in percent; None without a gain
+    to predict."""
+    return None if winner is None or gain is None else sheet.gain_interval90(winner, gain)
+
+
+def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[str]]:
+    """Return the kinds of trade-offs of each launched configuration that has any, by
+    fingerprint."""
+    names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
+    given = {
+        one: history.given_up(history.canonical(history.candidates.position(one))) for one in names
+    }
+    return {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
+
+
+def _chosen(sheet: Sheet, position: int, predicted: bool) -> Choice:
+    """Return a configuration, where predicted with its objective's interval on a real node."""
+    choice = sheet.choice(position)
+    if not predicted:
+        return choice
+    within = {"interval90_on_a_node": sheet.interval90(position)}
+    seen = {
+        "objective": choice.objective.model_copy(update=within),
+        "not_simulated": sheet.not_simulated(position),
+    }
+    return choice.model_copy(update=seen)
+
+
+def _beside_the_baseline(
+    spec: StudySpec, recommended: Choice | None, baseline: Configuration, kept: Mapping[str, Kept]
+) -> dict[str, Any]:
+    """Return what the recommended command has of the user's, and their promises value by value; {}
+    for the same."""
+    if recommended is None or recommended.fingerprint == baseline.fingerprint:
+        return {}
+    own, rows = kept.get(recommended.engine, Kept()), []
+    for knob, what in NOTICED.items():
+        if knob not in baseline.knobs or knob not in recommended.config:
+            continue  # A row of a table does not say.
+        pair = baseline.knobs[knob], recommended.config[knob]
+        # Engines mean different things by a memory fraction.
+        alike = knob != "memory_fraction" or recommended.engine == baseline.engine
+        if alike and (knob == "context_length" or pair != (None, None)):
+            old, new = (
+                noticed(knob, value, spec.model.architecture.context_limit) for value in pair
+            )
+            rows.append(PromisedValue(what=what, knob=knob, baseline=old, recommended=new))
+    return {
+        "promised": rows,
+        "kept": own.kept,
+        "translated": own.translated,
+        "dropped": own.dropped,
+    }
+
+
+def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
+    """Summarise an unfinished study: without a verdict or a recommendation."""
+    return Recommendation(
+        **_head(spec, launches, launches[0].result),
+        verdict=Verdict.UNFINISHED,
+        stop_reason="",
+        recommended=None,
+        baseline=None,
+        gain_percent=None,
+        gain_ci95=None,
+        workloads={},
+        contributions=[],
+        excluded=[],
+        trials=len({launch.trial.configuration.fingerprint for launch in launches}),
+        duration_s=sum(launch.result.seconds for launch in launches),
+    )
+
+
+def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dict[str, Any]:
+    """Return the head of every summary: the settings of the study, its evidence, its launches, and
+    failures by kind."""
+    return {
+        "study": spec.study,
+        "model": spec.model.id,
+        "hardware": spec.hardware.name,
+        "gpus": spec.gpus,
+        "evidence": seen.evidence,
+        "evidence_of": seen.evidence_of,
+        "launches": len(launches),
+        "failures": dict(
+            sorted(
+                Counter(x.result.failure.kind.value for x in launches if x.result.failure).items()
+            )
+        ),
+    }
+
+
+def _unconfirmed(history: History, launches: Sequence[Launch]) -> str:
+    """Say that no final of a challenger was measured, and why; empty where one was, or none was to
+    be."""
+    base = history.candidates.baseline
+    finals = {e.number: e for e in history.of_role(Role.FINAL) if e.position != base}
+    if any(e.measured for e in finals.values()):
+        return ""
+    kinds = Counter(
+        row.result.failure.kind.value if row.result.failure else row.result.state.value
+        for row in launches
+        if row.trial.number in finals
+    )
+    if finals:
+        failed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return f"all {len(finals)} launches of finalists failed ({failed})"
+    return "no finalist was launched again" if history.challengers else ""
+
+
+def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:
+    """Return the failures among the launches of the recommended command, which count as chance;
+    empty for none."""
+    if winner is None:
+        return ""
+    numbers = {entry.number for entry in history.at(winner)}
+    mine = [launch.result for launch in launches if launch.trial.number in numbers]
+    failures = [
+        result.failure for result in mine if result.state is State.FAILED and result.failure
+    ]
+    kinds = ", ".join(sorted({failure.kind.value for failure in failures}))
+    return (
+        f"{len(failures)} of {len(mine)} launches of the recommended command failed ({kinds})"
+        if failures
+        else ""
+    )
+
+
+def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
+    """Explain why launched vendor recipes have no gain: they failed, or violate a limit."""
+    told, candidates = [], history.candidates
+    for position, name in candidates.recipes.items():
+        if (
+            history.canonical(position) == candidates.baseline
+            or not history.at(position)
+            or history.feasible(position)
+        ):
+            continue
+        one = candidates.items[position].configuration
+        mine = [
+            row.result.failure
+            for row in launches
+            if row.trial.configuration.fingerprint == one.fingerprint
+        ]
+        failure = next(filter(None, mine), None) if not history.scores(position) else None
+        why = f"did not run ({failure.kind.value})" if failure else "did not meet the limits"
+        told.append(f"{one.engine}'s recipe {name} {why}")
+    return told
+
+
+def _explained(
+    stop_reason: str,
+    judgement: Judgement,
+    history: History,
+    launches: Sequence[Launch],
+    nodes: Sequence[NodeShare],
+) -> list[str]:
+    """List the reasons why the study ended and why its answer is not more certain."""
+    parts = [stop_reason] if stop_reason else []
+    if judgement.verdict is Verdict.INDISTINGUISHABLE and not history.candidates.alone:
+        parts += _undecided(judgement, history)
+    if judgement.change is not None:
+        parts.append(
+            f"the baseline's score changed by {percent(judgement.change):+.1f} % from its first launch to its last: "
+            "the node may have changed during the study; scores are not corrected for that"
+        )
+    for node in nodes:
+        if node.certain:
+            how = "slower" if node.offset_percent < 0 else "faster"
+            parts.append(
+                f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: nothing more was "
+                "launched there, and scores of its launches are corrected"
+            )
+    parts += [*history.changes, *filter(None, [_crashes(history, launches, judgement.winner)])]
+    return parts + _unfit_recipes(history, launches)
+
+
+def _undecided(judgement: Judgement, history: History) -> list[str]:
+    gain, challenged = judgement.challenger_gain, len(history.by_position) > 1
+    if gain is None or gain.interval is None:
+        # Where challengers were tried and none ran, more launches of the same would not have
+        # helped.
+        few = judgement.challenger is not None or not challenged
+        return ["too few launches to compare the best with the baseline: both must run again"] * few
+    gained = readable.gain_within(
+        history.spec.objective, percent(gain.log), percents(gain.interval)
+    )
+    who = "'s gain is" if gained[0] in "+-" else ""
+    short = "too few launches to decide: " if judgement.outcome is Outcome.OPEN else ""
+    return [f"{short}the best challenger{who} {gained}"]
+
+
+def front(sheet: Sheet) -> list[FrontPoint]:
+    """Return the non-dominated configurations that meet the SLOs, by the first goal; none without a
+    second."""
+    spec = sheet.spec
+    if spec.front_over_rungs:
+        return _of_loads(sheet)
+    if len(spec.goals) == 1:
+        return []
+    feasible = [p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)]
+    seconds = {p: scores for p in feasible if (scores := sheet.seconds(p))}
+    firsts = {p: mean(evidence(sheet.history, p)) for p in seconds}
+    points = np.array([(firsts[p], mean(seconds[p])) for p in seconds]).reshape(-1, 2)
+    kept = [p for p, beaten in zip(seconds, dominated(points), strict=True) if not beaten]
+    spread = Spread.pooled(seconds.values())
+    second = {p: sheet.goal(spec.goals[-1], spec.workloads[0], seconds[p], spread) for p in kept}
+    return [_point(sheet, p, second=second[p]) for p in sorted(kept, key=lambda p: -firsts[p])]
+
+
+def _point(sheet: Sheet, position: int, **more: object) -> FrontPoint:
+    latest = sheet.measured(position)[-1].result
+    told = {"evidence": latest.evidence, "evidence_of": latest.evidence_of}
+    return FrontPoint.model_validate({**sheet.choice(position).model_dump(), **told, **more})
+
+
+def _of_loads(sheet: Sheet) -> list[FrontPoint]:
+    """Return for each engine the non-dominated loads of its configurations."""
+    spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, ...]]]]]()
+    for position in (p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)):
+        name = sheet.history.candidates.items[position].configuration.engine
+        loads = comparison.scores_by_load(
+            spec, sheet.measured(position), (spec.goals[0], spec.goals[-1])
+        )
+        groups.setdefault(name, []).extend(
+            (position, load, scores) for load, scores in loads.items()
+        )
+    points = []
+    for group in filter(None, groups.values()):
+        means = np.array(
+            [[mean(column) for column in zip(*scores, strict=True)] for _, _, scores in group]
+        )
+        spreads = [
+            Spread.pooled([[both[goal] for both in row[2]] for row in group]) for goal in (0, 1)
+        ]
+        beaten = dominated(means)
+        for i in sorted(np.flatnonzero(~beaten).tolist(), key=lambda i: -means[i, 0]):
+            position, load, scores = group[i]
+            goals = [
+                sheet.goal(
+                    metric, spec.workloads[0], [both[goal] for both in scores], spreads[goal]
+                )
+                for goal, metric in enumerate(spec.goals)
+            ]
+            points.append(
+                _point(sheet, position, objective=goals[0], second=goals[1], concurrency=load)
+            )
+    return points
+
+
+def study_cost(spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
+    """The hours of all launches, in money; None where no time is known.
+
+    Node-hours are those in which a launch ran on a node, whatever part of its GPUs it had: what is
+    rented. GPU-hours, and with them the money, are those of the GPUs that launches had.
+    """
+    # A launch for which no GPUs were reserved had all of the study's.
+    gpus = (min(spec.gpus, len(launch.result.gpu_ids)) or spec.gpus for launch in launches)
+    gpu_hours = (
+        sum(n * launch.result.seconds for n, launch in zip(gpus, launches, strict=True)) / 3600
+    )
+    if not gpu_hours:
+        return None
+    cheap = [launch for launch in launches if launch.trial.role is Role.SCREEN]
+    hours, of_cheap = (timeline.node_s(rows) / 3600 for rows in (launches, cheap))
+    by_fidelity = {"full": hours - of_cheap, "random_weights": of_cheap}
+    return StudyCost(node_hours=hours, node_hours_by_fidelity=by_fidelity, **spec.bill(gpu_hours))

@@ -1,0 +1,2 @@
+"""Recorded launches as values, read from a table of rows or a bundle. `autotune.tuner.backends` replays
+them."""

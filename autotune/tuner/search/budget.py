@@ -1,0 +1,124 @@
+"""Count the launches of a study's budget, and those reserved for the finals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .history import History
+from .timeline import covered_s
+
+RESERVE = 12
+"""Launches that the search reserves for the finals if the budget has them: at 3 % noise six of a
+finalist against eight of the baseline detect 6 % in nine of ten studies."""
+TOLD = 2.0
+"""Gain that `RESERVE` launches detect, standard deviations of a launch: 6 % at 3 % noise."""
+LUCK = 2.0
+"""Largest chance part of the best search result, standard deviations of a launch."""
+LEAST_FINALS = 3
+"""Launches of the finals for the clearest gain: two of the finalist and one of the baseline."""
+NOISY = 0.1
+"""Standard deviation of a launch before any repeat: that of noisy nodes."""
+RANKED = 1
+"""Launches with real weights, before the finals, of the best candidate that has had random weights
+alone."""
+EXPLAINED = 0.25
+"""Share of the budget for the winner without each of its settings, where a study shall measure what
+they add."""
+DRIFT = 0.3
+"""Drift of a node during a study, score units: a larger lead, luck excluded, needs no control."""
+SHARE = 0.4
+"""Share of the budget for controls, repeats, finals and the winner without doubtful settings; more
+only for repeats of leaders within noise."""
+BASELINE_SHARE = 4
+"""Least launches of the budget per node, whose baseline takes one: on more nodes little else would
+be measured."""
+
+
+def most_nodes(launches: int) -> int:
+    """Return the number of nodes worth using in a budget: each starts with the baseline, at most a
+    quarter in all.
+
+    40 launches are enough for ten nodes, 8 for two. One node is always used.
+    """
+    return max(1, launches // BASELINE_SHARE)
+
+
+def usable_nodes(nodes: Sequence[str], launches: int, known: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the nodes to use for a budget of `launches`, in the given order: at most `most_nodes`
+    of them.
+
+    Nodes that have had their baseline (`known`) have priority.
+    """
+    left = max(0, most_nodes(launches) - len(set(known)))
+    new = [node for node in dict.fromkeys(nodes) if node not in known][:left]
+    return tuple(node for node in dict.fromkeys(nodes) if node in known or node in new)
+
+
+def capacity(history: History) -> int:
+    """Return the study's launches in total, by number and by time.
+
+    Hours are those of the study, however many launches run side by side. What is left of them is
+    turned into launches by the mean time of those made and by how many run at a time, so that one
+    rule serves both ceilings. Launches with random weights that turned out useless cost hours, and
+    no launch of the budget.
+    """
+    launches, hours = history.most_launches, history.spec.hours
+    done = [e for e in (*history.entries, *history.screened) if not e.pending]
+    used_s = covered_s([(e.began_s, e.began_s + e.seconds) for e in done])
+    if hours is None or used_s <= 0:
+        return launches
+    busy_s = sum(e.seconds for e in done)
+    # The finals read their weights: what is left is that many launches that do.
+    alike = [e.seconds for e in history.entries if not e.pending] or [e.seconds for e in done]
+    mean_s, left_s = sum(alike) / len(alike), hours * 3600 - used_s
+    if left_s < mean_s:
+        return min(launches, len(history))
+    # Those that run, and the one that is decided about; where nodes have come or gone, somewhat
+    # between then and now.
+    at_once = max(busy_s / used_s, len(history.pending) + 1)
+    return min(launches, len(done) + math.floor(at_once * left_s / mean_s))
+
+
+def before_finals(budget: int, reserve: int) -> int:
+    """Return the launches before the finals, whose share is at most `SHARE` of the budget, or two
+    (a pair)."""
+    return (
+        budget - max(min(2, budget // 2), min(reserve, int(SHARE * budget)))
+        if budget > 2
+        else budget
+    )
+
+
+def search_ends(history: History, budget: int) -> int:
+    """Return the number of launches before the finals; repeats and controls so far count against
+    the finals' share."""
+    again = sum(len(entries) - 1 for entries in history.by_position.values())
+    more = RANKED * history.screen.trusted + int(EXPLAINED * budget) * (
+        history.spec.explain == "measured"
+    )
+    return before_finals(
+        budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)) + more
+    )
+
+
+def lead(history: History) -> tuple[float, float]:
+    """Return the lead of the best launch over the baseline beyond luck, and the standard deviation
+    of a launch.
+
+    Score units; the first is minus infinity while one of the two is missing.
+    """
+    base, spread = history.scores(history.candidates.baseline), history.spread
+    sd = spread.sd if spread.degrees > 1 else NOISY
+    others = (
+        p for p in history.by_position if p != history.candidates.baseline and history.feasible(p)
+    )
+    best = max((score for p in others for score in history.scores(p)), default=-math.inf)
+    return (best - sum(base) / len(base) if base else -math.inf) - LUCK * sd, sd
+
+
+def _needed(history: History) -> int:
+    """Return the launches needed by the finals: `RESERVE`, fewer for a clear gain, with its inverse
+    square."""
+    gain, sd = lead(history)
+    return RESERVE if gain <= TOLD * sd else math.ceil(RESERVE * (TOLD * sd / gain) ** 2)

@@ -1,0 +1,309 @@
+"""Finals: one finalist against the baseline, in alternating new launches, until the test decides.
+
+The finalist was chosen for its launches in the search, so these do not count here; the baseline was
+not chosen, so all its launches do. After each pair of launches the test of `sequential` is looked
+at.
+
+Where several nodes run a study each pair has its node, and pairs run side by side on different
+ones. The two of a pair are compared with each other and with what else ran there
+(`nodes.contrast`), never across nodes, so that a slow node favours neither.
+
+Control runs launch the baseline again during the search: after every `EVERY` launches while noise
+or drift could explain the lead of the best. With several nodes whatever the lead, on the node that
+has not had the baseline for longest, and on a node that may be slow.
+
+Where answers are checked, launches of the finals are asked for them, the baseline's first: what its
+launches differ by themselves is what a finalist may differ. A finalist is asked once. One that
+fails is laid to its settings: to a value that is marked as lossy before all others, to none that a
+launch with right answers had. Candidates that share the cause are put to the test after all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from scipy.special import stdtrit
+
+from autotune.engines.command import Scalar
+from autotune.tuner.search.budget import DRIFT, capacity, lead
+from autotune.tuner.search.decide import sequential_test as sequential
+from autotune.tuner.search.history import MAX_UNINFORMATIVE, Entry, History
+from autotune.tuner.search.nodes import NodeScore, contrast, planned
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, Trial
+
+from .sequential_test import Look, Spread, mean
+
+EVERY = 10
+"""Launches after which the baseline is repeated."""
+CHANGE_ERROR_RATE = 0.01
+"""False alarms of a change on a steady node, two-sided."""
+_LOSSY, _OTHER, _CHANCE = 1.0, 0.1, 0.1
+"""Prior odds of a cause: a value marked as lossy, any other value, and chance."""
+_SUSPECT = 0.5
+
+
+def next_node(history: History, places: Sequence[str]) -> str | None:
+    """Return the node of the next control run; None if none is due. One place without a name is
+    ``""``."""
+    base = history.candidates.baseline
+    due = _due(history) and (len(places) > 1 or lead(history)[0] < DRIFT)
+    if not places:
+        return "" if due else None
+    on = {node: [e for e in history.at(base) if e.node == node] for node in places}
+    for node, offset in history.node_offsets.items():
+        runs = on.get(node, ())
+        if runs and offset.doubtful and not any(e.pending for e in runs):
+            return node
+    if not due:
+        return None
+    return min(on, key=lambda node: max((e.number for e in on[node]), default=-1))
+
+
+def change(history: History) -> float | None:
+    """Return the change of the baseline's score over its launches, by a straight line; None within
+    noise.
+
+    Student's t of the line's slope. It is a warning: nothing is corrected for it.
+    """
+    base = history.candidates.baseline
+    alike = [e for e in history.adjusted() if e.position == base and not e.apart]
+    runs = [(e.number, e.score) for e in alike if e.score is not None]
+    if len(runs) < 2:
+        return None
+    x0, y0 = (mean(column) for column in zip(*runs, strict=True))
+    sxx = math.fsum((x - x0) ** 2 for x, _ in runs)
+    slope = math.fsum((x - x0) * (y - y0) for x, y in runs) / sxx
+    rest = Spread.of(math.fsum((y - y0 - slope * (x - x0)) ** 2 for x, y in runs), len(runs) - 2)
+    limit = float(stdtrit(rest.degrees, 1 - CHANGE_ERROR_RATE / 2)) * rest.sd / math.sqrt(sxx)
+    return slope * (runs[-1][0] - runs[0][0]) if abs(slope) > limit else None
+
+
+def _due(history: History) -> bool:
+    base = history.candidates.baseline
+    last = max((e.number for e in history.at(base)), default=None)
+    if last is None or not history.scores(base):
+        return False
+    return history.entries[-1].number + 1 - last >= EVERY
+
+
+MOST_OF_BASELINE = 3
+"""Baseline launches on a node after which waiting for the end of the search is no reason for
+another one."""
+LEAST_DEGREES = 5
+"""Least degrees of freedom of the spread before the test may end early: fewer end it if the spread
+is too small."""
+
+
+def finalist(history: History) -> int | None:
+    """Return the configuration tested by the finals: the first one that was not eliminated; None
+    before any.
+
+    Those after it show what the winner's settings add.
+    """
+    standing = [
+        e.position for e in history.of_role(Role.FINAL) if not eliminated(history, e.position)
+    ]
+    return next((p for p in standing if p != history.candidates.baseline), None)
+
+
+def eliminated(history: History, position: int) -> bool:
+    """Return whether the finals eliminated a configuration: it failed, violated a limit or could
+    not be measured.
+
+    Or its servers hold shorter requests than was predicted, and it breaks a promise.
+    """
+    if position in history.barred:
+        return True
+    mute = [e for e in history.at(position) if e.role is Role.FINAL and e.says_nothing]
+    if history.broke(position) or len(mute) > MAX_UNINFORMATIVE:
+        return True
+    return bool(history.scores(position, Role.FINAL)) and not history.feasible(position, Role.FINAL)
+
+
+def looks(history: History, position: int) -> list[Look]:
+    """Return the state of a finalist against the baseline after each pair of launches and after the
+    last.
+
+    Not while repeats are few, unless that is all there will be. And only as far as no launch runs:
+    with several nodes they end in any order.
+    """
+    base, start = history.candidates.baseline, len(history.before_finals().entries)
+    found: list[Look] = []
+    pairs = fresh = 0
+    for count, entry in enumerate(history.entries[start:], start=start + 1):
+        if entry.pending:
+            break
+        fresh += entry.measured and entry.position in (base, position)
+        so_far = history.upto(count)
+        whole = sum(
+            min(mine, theirs) for mine, theirs in _by_node(so_far, position, start).values()
+        )
+        last = capacity(so_far) <= count and fresh > 0 and _comparable(so_far, position)
+        if last or (
+            whole > pairs and ((spread := so_far.spread).sd == 0 or spread.degrees >= LEAST_DEGREES)
+        ):
+            pairs, fresh = whole, 0
+            look = _look(so_far, position, capacity(so_far) - count)
+            # A launch on a node where the other of the two never ran tells nothing of their
+            # difference.
+            if not found or look.information > found[-1].information:
+                found.append(look)
+    return found
+
+
+def looks_at_end(history: History, position: int) -> list[Look]:
+    """Return `looks` at the end: an open test has one more look, which spends the rest of the
+    error."""
+    found = looks(history, position)
+    if found and sequential.outcome(found)[0] is not sequential.Outcome.OPEN:
+        return found
+    if not _comparable(history, position):
+        return found
+    last = _look(history, position, 0)
+    return [*(look for look in found if look.information < last.information), last]
+
+
+def _look(history: History, position: int, left: int) -> Look:
+    """Look at the test with this number of launches left, all of them for it."""
+    mine, theirs = _compared(history, position)
+    difference, now = contrast(mine, theirs)
+    at_end = planned(
+        [node for node, _ in mine], [node for node, _ in theirs], left, history.off_nodes
+    )
+    spread = history.spread
+    return Look(now / at_end, now, difference, spread.sd, spread.degrees)
+
+
+def _compared(history: History, position: int) -> tuple[list[NodeScore], list[NodeScore]]:
+    """Return the valid launches of a finalist and of the baseline."""
+    base = history.candidates.baseline
+    return history.node_scores(position, Role.FINAL), history.node_scores(
+        base, *history.fresh_roles(base)
+    )
+
+
+def _comparable(history: History, position: int) -> bool:
+    """Return whether a difference exists, with more than one launch of the baseline."""
+    mine, theirs = _compared(history, position)
+    return bool({node for node, _ in mine} & {node for node, _ in theirs}) and len(theirs) >= 2
+
+
+def finals_of(history: History, position: int) -> Sequence[Entry]:
+    """Return the finals launches of a configuration that are valid or still running."""
+    return [e for e in history.at(position) if e.role is Role.FINAL and not e.says_nothing]
+
+
+def _baseline_leads(history: History) -> bool:
+    """Return whether the finals start with the baseline: a finalist's answers are compared with its
+    answers."""
+    begun = history.of_role(Role.FINAL)
+    return begun[0].position == history.candidates.baseline if begun else lacks_baseline(history)
+
+
+def next_of_pair(
+    history: History, position: int, left: int, places: Sequence[str]
+) -> tuple[int, str] | None:
+    """Return the next of finalist and baseline, and the node; None if no node has work.
+
+    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; on a place
+    without a name the baseline first where its answers are wanted. A last launch without its
+    partner is the finalist's, which has fewer. At most one pair runs on a node. What was begun is
+    completed first, but a node where nothing of a pair runs comes before one where the first of the
+    two still does.
+
+    Args:
+        left: launches that may still be made.
+        places: the nodes that may run it; one place without a name is ``""``.
+    """
+    counts = _by_node(history, position, len(history.before_finals().entries))
+    base = history.candidates.baseline
+    busy = {e.node for e in history.pending}
+    unequal = {node for node, (mine, theirs) in counts.items() if mine != theirs}
+    unpaired = [node for node in places if node in unequal]
+    owed_pairs = len(unequal & {*places, *busy})
+    fresh = [node for node in places if node not in unpaired and node not in busy]
+    waiting = [node for node in unpaired if node not in busy]
+    if waiting or (unpaired and left <= owed_pairs):
+        node = (waiting or unpaired)[0]
+    elif fresh and left > owed_pairs:
+        node = min(fresh, key=lambda name: sum(counts.get(name, (0, 0))))
+    elif unpaired:
+        node = unpaired[0]
+    else:
+        return None
+    mine, theirs = counts.get(node, (0, 0))
+    if mine != theirs:
+        return (position if mine < theirs else base), node
+    first = not node and _baseline_leads(history)
+    return (position if mine % 2 == first or left - owed_pairs < 2 else base), node
+
+
+def next_control_node(history: History, places: Sequence[str]) -> str | None:
+    """Return a node on which the baseline may be launched for the finals while others end the
+    search; or None."""
+    if history.spec.finals_apart:
+        return None  # What it sends then is the search's.
+    start, base = len(history.before_finals().entries), history.at(history.candidates.baseline)
+    taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {
+        e.node for e in history.pending
+    }
+    often = {node for node in places if sum(e.node == node for e in base) >= MOST_OF_BASELINE}
+    return next((node for node in places if node not in taken | often), None)
+
+
+def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
+    """Count by node the valid or running launches from `start` on: of a finalist, of the
+    baseline."""
+    base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
+    for entry in history.entries[start:]:
+        if entry.position in (base, position) and not entry.says_nothing:
+            mine, theirs = counts.get(entry.node, (0, 0))
+            counts[entry.node] = (
+                mine + (entry.position != base),
+                theirs + (entry.position == base),
+            )
+    return counts
+
+
+def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequence[Launch]) -> bool:
+    """Return whether a launch needs checked answers, after finished ones; the baseline is given by
+    its fingerprint."""
+    fingerprint = trial.configuration.fingerprint
+    mine = (one.result for one in launches if one.trial.configuration.fingerprint == fingerprint)
+    done = [result for result in mine if result.answers_checked]
+    if fingerprint == baseline:
+        roles = (Role.BASELINE, Role.CONTROL, Role.FINAL)
+        return trial.role in roles and len(done) < spec.reference_checks
+    return (
+        spec.reference_checks > 0
+        and trial.role is Role.FINAL
+        and all(one.answers_right is None for one in done)
+    )
+
+
+def lacks_baseline(history: History) -> bool:
+    """Return whether the baseline's answers are too few for a comparison."""
+    asked = [e for e in history.at(history.candidates.baseline) if e.answered or e.pending]
+    return len(asked) < history.spec.reference_checks
+
+
+def suspected(history: History, position: int) -> bool:
+    """Return whether a candidate probably shares the cause of a finalist's worse answers."""
+    right = {history.candidates.baseline, *(e.position for e in history if e.right)}
+    cleared = {setting for other in right for setting in _settings(history, other)}
+    mine, odds = _settings(history, position), 1.0
+    for failed in dict.fromkeys(e.position for e in history if e.right is False):
+        lossy = {one.knob for one in history.given_up(failed) if one.kind == "lossy"}
+        causes = {
+            s: _LOSSY if s[1] in lossy else _OTHER for s in _settings(history, failed) - cleared
+        }
+        shared = sum(weight for setting, weight in causes.items() if setting in mine)
+        odds *= 1 - shared / (sum(causes.values()) + _CHANCE)
+    return odds < _SUSPECT
+
+
+def _settings(history: History, position: int) -> set[tuple[str, str, Scalar]]:
+    configuration = history.candidates.items[position].configuration
+    return {(configuration.engine, name, value) for name, value in configuration.knobs.items()}

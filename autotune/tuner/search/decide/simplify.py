@@ -1,0 +1,247 @@
+"""Find the settings of a command without a shown gain, and the next launch that tests their
+removal.
+
+What is no more than a coin toss goes whatever a study can afford: the finals are for a command
+without any setting whose odds to add more than `LEAST_EFFECT` are below `COIN_TOSS` (`plain`), if
+that is expected to run. The process models all launches of a study together, so every launch with
+and without a setting says something of what it adds.
+
+What looked good in the search may have been luck. So once the finals are won a setting whose effect
+is not shown, odds below `SHOWN`, goes back to the engine's default where fresh launches of the
+shorter command do not show it to be worse (`without_idle`). What does not start without a setting
+keeps it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.enumeration import CandidateSet
+from autotune.tuner.search.gp.posterior import Posterior
+from autotune.tuner.search.history import History
+from autotune.tuner.search.nodes import NodeScore, contrast
+from autotune.tuner.study.recommendation import COIN_TOSS
+from autotune.tuner.trial import Role
+
+from .finals import finals_of
+from .sequential_test import CONFIDENCE, Effect
+
+SHOWN = 0.9
+"""Odds from which on an effect counts as shown."""
+LEAST_EFFECT = 0.005
+"""Least gain of a setting, score units: 0.5 %."""
+FRESH = 2
+"""Launches after the finals of a command without a setting before the decision about it."""
+
+
+def plain(history: History, model: Posterior, command: int, likely: Callable[[int], bool]) -> int:
+    """Return a command without its settings with odds below `COIN_TOSS`, each and together,
+    measured or not.
+
+    They go back one after another, the least likely to add anything first, as the odds of the
+    others change with each. Several coin tosses may add much together. What is not likely to start
+    and to keep the limits is left out.
+    """
+    current = command
+    # As often as there are settings: each step puts back at least one.
+    for _ in (
+        ()
+        if history.candidates.as_they_are
+        else history.candidates.items[command].configuration.knobs
+    ):
+        shown = odds_shown(history, model, current)
+        together = _odds_of_model(model, command, list(shown))
+        odds = sorted(
+            (max(alone, whole), p)
+            for (p, (_, alone)), whole in zip(shown.items(), together, strict=True)
+        )
+        current = next((p for chance, p in odds if chance < COIN_TOSS and likely(p)), current)
+    return current
+
+
+def next_without(history: History, model: Posterior, winner: int) -> int | None:
+    """Return the winner of the finals without its least effective setting that is not shown; None:
+    all are shown.
+
+    What has had its fresh launches is decided, by these (`without_idle`). Where the study shall
+    measure what each setting adds, those that are shown have a launch as well, afterwards.
+    """
+    shown = odds_shown(history, model, winner)
+    wanted = {True: FRESH, False: int(history.spec.explain == "measured")}
+    odds = [
+        (chance, p)
+        for p, (_, chance) in shown.items()
+        if len(finals_of(history, p)) < wanted[chance < SHOWN]
+    ]
+    return min(odds, default=(1.0, None))[1]
+
+
+def without_idle(history: History, winner: int) -> int:
+    """Return the winner of the finals without the settings whose gain new launches of both do not
+    show.
+
+    A shorter command stands for it that is better than the baseline by itself, with a 95 %
+    interval, where there is any to compare with.
+    """
+    candidates, current = history.candidates, winner
+    if candidates.as_they_are:
+        return winner
+    while True:
+        steps = ablations(candidates, current)
+        odds = {
+            p: _odds_of_fresh(history, current, p)
+            for p in steps
+            if _may_stand_for(history, p, current)
+        }
+        idle = [p for p, chance in odds.items() if chance < SHOWN and _beats_baseline(history, p)]
+        if not idle:
+            return current
+        current = min(idle, key=odds.__getitem__)
+
+
+def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
+    """Return the odds that a longer command is better by `LEAST_EFFECT`, by new launches; 1 for too
+    few."""
+    mine, theirs = (history.node_scores(p, Role.FINAL) for p in (longer, shorter))
+    if min(len(mine), len(theirs)) < FRESH:
+        return 1.0
+    return _odds_above(history, mine, theirs, LEAST_EFFECT, 1.0)
+
+
+def _beats_baseline(history: History, position: int) -> bool:
+    """Return whether new launches of a command meet the limits and show it to beat the baseline, if
+    that ran."""
+    base = history.candidates.baseline
+    baseline = history.node_scores(base, *history.fresh_roles(base))
+    odds = (
+        _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0)
+        if baseline
+        else 1.0
+    )
+    return history.feasible(position, Role.FINAL) and odds >= (1 + CONFIDENCE) / 2
+
+
+def _odds_above(
+    history: History,
+    mine: Sequence[NodeScore],
+    theirs: Sequence[NodeScore],
+    least: float,
+    unknown: float,
+) -> float:
+    """Return the odds that one is better by at least this much; `unknown` if no node ran both."""
+    difference, information = contrast(mine, theirs)
+    return (
+        Effect.of_launches(difference, information, history.spread).odds(least)
+        if information
+        else unknown
+    )
+
+
+def odds_shown(
+    history: History, model: Posterior, leader: int
+) -> dict[int, tuple[frozenset[str], float]]:
+    """Return each smallest removal from a command, by position: the settings, and the odds that
+    they add enough.
+
+    Without what failed, what the engine resolves to another one, and the baseline: the finals are
+    about that.
+    """
+    singles = ablations(history.candidates, leader)
+    rows = [p for p in singles if _may_stand_for(history, p, leader)]
+    return {
+        p: (singles[p], chance)
+        for p, chance in zip(rows, _odds_of_model(model, leader, rows), strict=True)
+    }
+
+
+def _odds_of_model(model: Posterior, leader: int, positions: Sequence[int]) -> list[float]:
+    """Return the odds that the leader is better than each candidate by `LEAST_EFFECT`."""
+    return [effect.odds(LEAST_EFFECT) for effect in model.leads(leader, positions)]
+
+
+def _may_stand_for(history: History, position: int, leader: int) -> bool:
+    """Return whether a shorter command may replace a command: it runs, with no trade-off that this
+    one avoids."""
+    own = (
+        position not in (leader, history.candidates.baseline)
+        and position not in history.canonical_of
+    )
+    return (
+        own and not history.broke(position) and history.broken(position) <= history.broken(leader)
+    )
+
+
+def default_of(candidates: CandidateSet, engine: str) -> int | None:
+    """Return the default of an engine, else the baseline of that engine: the target of removals."""
+    named = (*candidates.defaults, candidates.baseline)
+    return next((p for p in named if candidates.items[p].configuration.engine == engine), None)
+
+
+def default_knobs(candidates: CandidateSet, engine: str) -> Mapping[str, Scalar]:
+    """Return the knobs of `default_of`; none if that is not a candidate."""
+    base = default_of(candidates, engine)
+    return {} if base is None else candidates.items[base].configuration.knobs
+
+
+def subsets_towards_default(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
+    """Map each candidate between winner and `default_of` to its removed settings; the winner is not
+    among them."""
+    mine = candidates.items[winner].configuration
+    base = default_of(candidates, mine.engine)
+    if base is None or base == winner:
+        return {}
+    theirs = candidates.items[base].configuration
+    differing = difference(mine, theirs)
+    if 2 ** len(differing) <= len(candidates) and mine.knobs.keys() == theirs.knobs.keys():
+        # There are fewer subsets than candidates: each is looked up.
+        subsets = [
+            c for n in range(len(differing)) for c in itertools.combinations(differing, n + 1)
+        ]
+        names = [
+            (mine.with_knobs(**{k: theirs.knobs[k] for k in back}).fingerprint, back)
+            for back in subsets
+        ]
+        return {
+            candidates.position(name): frozenset(back) for name, back in names if name in candidates
+        }
+    between: dict[int, frozenset[str]] = {}
+    for position, candidate in enumerate(candidates.items):
+        other = candidate.configuration
+        back = difference(other, mine) if other.engine == mine.engine else []
+        if back and all(other.knobs.get(name) == theirs.knobs.get(name) for name in back):
+            between[position] = frozenset(back)
+    return between
+
+
+def ablations(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
+    """Map for each setting the command without it, at the engine's default, to the removed
+    settings.
+
+    Where that is no candidate, the fewest settings go that make one on the way to `default_of`.
+    Settings with the same smallest step back share an entry.
+    """
+    between = subsets_towards_default(candidates, winner)
+    knobs = sorted({name for back in between.values() for name in back})
+    mine = candidates.items[winner].configuration
+    alone = candidates.without(mine) if candidates.without is not None and knobs else None
+    steps: dict[int, frozenset[str]] = {}
+    for knob in knobs:
+        if alone is not None and knob not in alone:
+            continue  # The engine has decided so.
+        if alone is not None and (found := alone[knob].fingerprint) in candidates:
+            position, back = candidates.position(found), frozenset({knob})
+        else:
+            position = min(
+                (len(back), position) for position, back in between.items() if knob in back
+            )[1]
+            back = between[position]
+        steps[position] = steps.get(position, frozenset()) | back
+    return steps
+
+
+def difference(one: Configuration, other: Configuration) -> list[str]:
+    """Return the knobs that differ between two configurations, in alphabetical order."""
+    names = {*one.knobs, *other.knobs}
+    return sorted(name for name in names if one.knobs.get(name) != other.knobs.get(name))

@@ -1,0 +1,152 @@
+"""Decide the winner, and whether it differs from the baseline.
+
+One finalist was put to the test (`finals`), so no interval needs widening for a choice among
+several. Where the test stopped at a bound the finalist is better; else it cannot be told from the
+baseline, which stays: where nothing is shown, a change of what runs in production has a risk and no
+gain. A shorter command that its fresh launches do not show to be worse takes the finalist's place
+(`simplify.without_idle`). A configuration that breaks a promise is no challenger
+(`History.barred`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.engines.command import Configuration
+from autotune.engines.enumeration import CandidateSet
+from autotune.tuner.search.decide import finals, simplify
+from autotune.tuner.search.history import History
+from autotune.tuner.search.nodes import contrast
+from autotune.tuner.study.recommendation import Verdict
+
+from .sequential_test import Look, Outcome, Spread, estimate, mean, outcome, percents
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Gain over the baseline in score units, with its 95 % interval (None: it was not tested)."""
+
+    log: float
+    interval: tuple[float, float] | None
+
+    @property
+    def percents(self) -> tuple[float, float] | None:
+        """Return the interval in percent."""
+        return percents(self.interval) if self.interval else None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Outcome of the decision.
+
+    Attributes:
+        winner: position of the recommended configuration, None when nothing is feasible.
+        gain: of the winner over the baseline; None without either.
+        challenger: position of the finalist, or of what would be it, with its own gain.
+        spread: of one launch.
+        outcome: of the finals' test; None where there was none.
+        change: of the baseline's score during the study, beyond noise; see `finals.change`.
+    """
+
+    verdict: Verdict
+    winner: int | None
+    gain: Gain | None
+    challenger: int | None
+    challenger_gain: Gain | None
+    spread: Spread
+    outcome: Outcome | None
+    change: float | None
+
+
+def evidence(history: History, position: int) -> list[float]:
+    """Return the scores that count: those of the finals, all of the baseline; without finals, the
+    search's."""
+    return [
+        e.score
+        for e in history.evidence(position, *history.fresh_roles(position))
+        if e.score is not None
+    ]
+
+
+def judge(history: History) -> Judgement:
+    """Return the verdict on the measurements so far."""
+    history = history.adjusted()
+    base = history.candidates.baseline
+    challenger = finals.finalist(history)
+    if challenger is None:
+        # As measured: what would keep the limits on another node is no more than a hope without a
+        # launch there.
+        challenger = max(
+            history.challengers, key=lambda p: mean(evidence(history, p)), default=None
+        )
+    gain, ended = _tested(history, challenger) if challenger is not None else (None, None)
+    verdict, winner = _verdict(history, challenger, gain, ended)
+    own = gain if winner == challenger else Gain(0.0, None)
+    if winner == challenger is not None and verdict in (Verdict.BETTER, Verdict.UNOPPOSED):
+        winner = simplify.without_idle(history, challenger)
+        if winner != challenger:
+            own = _over_baseline(history, winner) if gain else None
+    return Judgement(
+        verdict,
+        winner,
+        own if winner is not None and history.scores(base) else None,
+        challenger,
+        gain,
+        history.spread,
+        ended,
+        finals.change(history),
+    )
+
+
+def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
+    """Return the challenger's gain, and the end of its test."""
+    base = history.candidates.baseline
+    both = [
+        history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p)
+        for p in (challenger, base)
+    ]
+    if not both[1]:
+        return None, None
+    # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a
+    # tenth of the interval.
+    gain, _ = contrast(*both)
+    seen = finals.looks_at_end(history, challenger)
+    if not seen:
+        return Gain(gain, None), None
+    _, (low, high) = estimate(tuple(seen))
+    return Gain(gain, (min(low, gain), max(high, gain))), outcome(seen)[0]
+
+
+def _over_baseline(history: History, position: int) -> Gain:
+    """Return the gain of a configuration tested against another one that was tested against the
+    baseline."""
+    both = [
+        history.node_scores(p, *history.fresh_roles(p))
+        for p in (position, history.candidates.baseline)
+    ]
+    (gain, information), spread = contrast(*both), history.spread
+    if not information:
+        return Gain(gain, None)
+    return Gain(gain, estimate((Look(1.0, information, gain, spread.sd, spread.degrees),))[1])
+
+
+def _verdict(
+    history: History, challenger: int | None, gain: Gain | None, ended: Outcome | None
+) -> tuple[Verdict, int | None]:
+    base = history.candidates.baseline
+    stands = base if history.feasible(base) else None
+    if challenger is None:
+        return (Verdict.INFEASIBLE if stands is None else Verdict.INDISTINGUISHABLE), stands
+    if gain is None:
+        return Verdict.UNOPPOSED, challenger
+    if ended is Outcome.BETTER:
+        return Verdict.BETTER, challenger
+    # A baseline that breaks an SLO cannot be recommended: the challenger keeps it.
+    return Verdict.INDISTINGUISHABLE, challenger if stands is None else stands
+
+
+def settings_of(candidates: CandidateSet, mine: Configuration) -> int:
+    """Count the knobs that differ from the engine's default; from None if that is not a
+    candidate."""
+    default = simplify.default_knobs(candidates, mine.engine)
+    return sum(value != default.get(name) for name, value in mine.knobs.items())

@@ -1,0 +1,385 @@
+"""Kernel tables of the candidates, knob by knob, and the priors on them.
+
+`Encoding` turns candidates into numbers. Distances carry the meaning of a knob's values: sizes are
+compared by their logarithm, names are alike or not, and a knob that the engine does not have (None)
+lies in the middle of the others with a small distance to all of them. Each knob's values are points
+of a Euclidean space, so that kernels of their distances are valid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from autotune.base.arrays import Bools, Floats, Ints
+from autotune.engines.command import Scalar
+from autotune.engines.enumeration import CandidateSet
+
+ENGINE = "engine"
+_ABSENCE = 0.3
+"""Distance along its own axis of "not applicable" from any value, where a whole range of sizes is
+1."""
+
+
+class Encoding:
+    """Candidates of a study as integer codes, one column per knob that varies.
+
+    Attributes:
+        names: the columns, ``engine`` first.
+        choices: column to its values, in a fixed order; None = not applicable.
+        codes: shape ``(candidates, columns)``: index into the column's choices.
+        varying: the columns that have more than one choice.
+        monotone_memory: the columns of which a larger value never needs less GPU memory.
+        distances: per column the squared distances between its choices, shape ``(choices,
+            choices)``.
+    """
+
+    def __init__(self, candidates: CandidateSet) -> None:
+        configurations = [c.configuration for c in candidates.items]
+        self.names = (ENGINE, *sorted({k for c in configurations for k in c.knobs} - {ENGINE}))
+        columns = {
+            name: [c.engine if name == ENGINE else c.knobs.get(name) for c in configurations]
+            for name in self.names
+        }
+        self.choices: dict[str, tuple[Scalar, ...]] = {
+            name: _choices(column) for name, column in columns.items()
+        }
+        self._lookup = {
+            name: {value: i for i, value in enumerate(self.choices[name])} for name in self.names
+        }
+        codes = [[self._lookup[name][value] for value in columns[name]] for name in self.names]
+        self.codes: Ints = np.array(codes, dtype=np.int64).T
+        self.monotone_memory = candidates.monotone_memory
+        self.varying = [k for k, name in enumerate(self.names) if len(self.choices[name]) > 1]
+        self.distances = [squared_distances(self.choices[name]) for name in self.names]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def params(self, position: int) -> dict[str, Scalar]:
+        """Return a candidate as Optuna's parameters: the engine and the knobs that it sets."""
+        row = self.codes[position]
+        values = {
+            name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    @cached_property
+    def values(self) -> Mapping[str, tuple[Scalar, ...]]:
+        """Return the candidates' values of each column that at least one of them sets."""
+        values = {
+            name: tuple(v for v in choices if v is not None)
+            for name, choices in self.choices.items()
+        }
+        return {name: choices for name, choices in values.items() if choices}
+
+    def nearest(self, params: Mapping[str, Scalar], allowed: Bools) -> int:
+        """Return the allowed candidate nearest to parameters, which need not be a candidate; the
+        first of equals.
+
+        Raises:
+            ValueError: no candidate is allowed.
+            KeyError: no candidate has such a value.
+        """
+        if not allowed.any():
+            raise ValueError("no candidate is allowed")
+        codes = [self._lookup[name][params.get(name)] for name in self.names]
+        total = np.zeros(len(self))
+        for column, table in enumerate(self.distances):
+            total += table[:, codes[column]][self.codes[:, column]]
+        return int(np.argmin(np.where(allowed, total, np.inf)))
+
+
+def _choices(column: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    unique = dict.fromkeys(column)
+    return tuple(
+        sorted(
+            unique,
+            key=lambda v: (v is not None, isinstance(v, str), v if is_size(v) else 0.0, str(v)),
+        )
+    )
+
+
+def is_size(value: Scalar) -> bool:
+    """Return whether a value is an ordered number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def squared_distances(choices: Sequence[Scalar]) -> Floats:
+    """Return squared distances between a knob's values, shape ``(choices, choices)``; the largest
+    is about 1."""
+    present = [v for v in choices if v is not None]
+    there = np.array([value is not None for value in choices])
+    if present and all(is_size(v) for v in present):
+        points = _sizes(present)
+        between, from_middle = (
+            (points[:, None] - points[None, :]) ** 2,
+            (points - points.mean()) ** 2,
+        )
+    else:
+        # Names are the corners of a simplex with edges of 1: written down at once, a table may have
+        # thousands.
+        between = 1.0 - np.eye(len(present))
+        from_middle = np.full(len(present), 0.5 - 0.5 / max(1, len(present)))
+    table = np.zeros((len(choices), len(choices)))
+    table[np.ix_(there, there)] = between
+    table[np.ix_(there, ~there)] = from_middle[:, None] + _ABSENCE**2
+    table[np.ix_(~there, there)] = from_middle[None, :] + _ABSENCE**2
+    return table
+
+
+def _sizes(values: Sequence[Scalar]) -> Floats:
+    numbers = np.array([float(v) for v in values if v is not None])
+    logs = (
+        np.log2(numbers) if numbers.min() > 0 else np.sign(numbers) * np.log2(1 + np.abs(numbers))
+    )
+    span = float(logs.max() - logs.min())
+    scaled = (logs - logs.min()) / (span if math.isfinite(span) and span > 0 else 1.0)
+    return np.asarray(scaled, dtype=np.float64)
+
+
+_EFFECT_LENGTH = 0.5
+"""Length scale of a knob's own effect, where its whole range is 1."""
+_OF_ITS_OWN = 0.4
+"""Share of a value's effect that is independent of its neighbours: some sizes fit a machine, the
+next do not."""
+_ACROSS_ENGINES = 0.3
+"""Correlation of a value's effect between engines, which are separate programs."""
+_DEPTH = 3.0
+"""Range below a prior's highest value at which its lowest are cut off: twenty times slower is
+irrelevant."""
+_PART_SD = 0.3
+"""Standard deviation of the level of candidates without a prior against those with it: as of
+engines."""
+_NO_PRIOR = 0.4
+"""Odds before any launch that no prior is useful."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsureFigure:
+    """An uncertain figure of a source about an engine; logs: additions of each draw to its
+    logarithm, ``(draws,)``."""
+
+    name: str
+    engine: str
+    value: float
+    logs: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Prediction of the objective for every candidate by one source. It may be wrong: the launches
+    decide.
+
+    Attributes:
+        name: of the source, for people, e.g. ``the simulator`` or ``study v32-night``.
+        mean: shape ``(candidates,)``: natural logarithm of the objective if the candidate starts,
+            more is better. Only differences matter; not finite = not known.
+        p_starts: shape ``(candidates,)``: the probability that the configuration starts; None =
+            nothing known.
+        doubts: what speaks against each candidate's start, in a word, empty where nothing does: how
+            far to believe it is learned for each engine and word; None = nothing is told.
+        launch_s: shape ``(candidates,)``: seconds that a launch takes, its loads included; not
+            finite, or None = not known.
+        draws: shape ``(draws, candidates)``: the mean under draws of the figures that the source is
+            unsure of; what they do to it together says which candidates stand and fall together.
+            None = not known.
+        figures: those figures, as they were drawn.
+        beyond: shape ``(SLOs, candidates)``: the logarithm of how many times its limit each limited
+            metric is; NaN where that is not known. None = nothing is told of limits.
+    """
+
+    name: str
+    mean: Floats
+    p_starts: Floats | None = None
+    doubts: tuple[str, ...] | None = None
+    launch_s: Floats | None = None
+    draws: Floats | None = None
+    figures: tuple[UnsureFigure, ...] = ()
+    beyond: Floats | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.mean.shape
+        if len(shape) != 1:
+            raise ValueError(
+                f"prior {self.name!r}: the mean has shape {shape}, expected one value per candidate"
+            )
+        for values in (self.p_starts, self.launch_s):
+            if values is not None and values.shape != shape:
+                raise ValueError(
+                    f"prior {self.name!r}: one figure has shape {values.shape}, the mean has {shape}"
+                )
+
+
+class Kernels:
+    """Similarities of candidates, and the alternative beliefs: each prior, and none.
+
+    Attributes:
+        alternatives: the priors' names, the best founded first, and ``none``.
+        odds: shape ``(alternatives,)``: of each, before any launch.
+        means: shape ``(alternatives, candidates)``, centred and finite; 0 without a prior.
+        figures: of each alternative, what its source is unsure of.
+        deviations: of each alternative, shape ``(candidates, draws)``: what draws of its figures
+            do, normalised.
+        physics_variance: shape ``(alternatives, candidates)``: of what the prior's uncertain
+            figures do.
+        costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
+        p_starts: shape ``(candidates,)``: probability of starting, before any launch.
+        doubts: shape ``(candidates,)``: codes of engine and of what speaks against the start.
+        beyond: of the best founded prior that tells it, see `Prior`; None: none does.
+        several_engines: the first of the knobs that vary is the engine.
+        codes: shape ``(knobs, candidates)``: of the knobs that vary, each knob's in a row, as all
+            are read at once.
+    """
+
+    def __init__(self, encoding: Encoding, priors: Sequence[Prior] = ()) -> None:
+        self.encoding, count = encoding, len(encoding)
+        for prior in priors:
+            if prior.mean.shape != (count,):
+                raise ValueError(
+                    f"the prior {prior.name!r} has shape {prior.mean.shape}, expected ({count},)"
+                )
+        # What puts no candidate before another one says nothing.
+        told = [prior for prior in priors if np.any(_centred(prior.mean))]
+        self.alternatives = (*(prior.name for prior in told), "none")
+        self.odds = _odds(len(told))
+        self.means: Floats = np.array([*(_centred(prior.mean) for prior in told), np.zeros(count)])
+        self._unknown: list[Bools] = [
+            *(~np.isfinite(prior.mean) for prior in told),
+            np.zeros(count, dtype=np.bool_),
+        ]
+        self.figures = (*(prior.figures for prior in told), ())
+        drawn = [*(_deviations(prior.draws, count) for prior in told), np.zeros((count, 0))]
+        # What a prior leaves out has a level of its own, behind the draws of its figures.
+        parts = [_PART_SD * unknown[:, None] for unknown in self._unknown]
+        self.deviations = [
+            np.hstack(both) if both[1].any() else both[0] for both in zip(drawn, parts, strict=True)
+        ]
+        self.physics_variance: Floats = np.array([(one**2).sum(axis=1) for one in self.deviations])
+        known = [prior.p_starts for prior in priors if prior.p_starts is not None]
+        self.p_starts: Floats = np.clip(np.fmin.reduce([np.ones(count), *known]), 0.0, 1.0)
+        words = next((prior.doubts for prior in priors if prior.doubts is not None), ("",) * count)
+        engines = encoding.codes[:, 0].tolist()
+        groups = {
+            pair: code for code, pair in enumerate(dict.fromkeys(zip(engines, words, strict=True)))
+        }
+        self.doubts: Ints = np.array(
+            [groups[pair] for pair in zip(engines, words, strict=True)], dtype=np.int64
+        )
+        self.costs = _costs(priors, count)
+        self.beyond = next((prior.beyond for prior in priors if prior.beyond is not None), None)
+        self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
+        self.several_engines = 0 in encoding.varying  # the first column
+        self._distances = [encoding.distances[k] for k in encoding.varying]
+        smooth = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
+        self._effects = [(1 - _OF_ITS_OWN) * one + _OF_ITS_OWN * np.eye(len(one)) for one in smooth]
+
+    def means_after(self, launched: Ints) -> Floats:
+        """Return `means`; candidates without a prior start at the mean residual of the launches."""
+        found = self.means.copy()
+        for mean, unknown in zip(found, self._unknown, strict=True):
+            known = launched[~unknown[launched]]
+            if len(known):
+                mean[unknown] = mean[known].mean()
+        return found
+
+    def physics(self, rows: Ints, positions: Ints) -> Floats:
+        """Return covariances from the priors' uncertain figures, shape ``(alternatives, rows,
+        positions)``."""
+        return np.array([one[rows] @ one[positions].T for one in self.deviations])
+
+    def between(self, rows: Ints, positions: Ints) -> tuple[Floats, Floats]:
+        """Return squared distances, and similarities of each knob's own effect; shapes ``(knobs,
+        rows, positions)``."""
+        distances, effects = (
+            np.empty((len(self._effects), len(rows), len(positions))) for _ in range(2)
+        )
+        for tables, found in (self._distances, distances), (self._effects, effects):
+            for k, table in enumerate(tables):
+                # Once per pair of values, then spread: a knob has few.
+                found[k] = table[:, self.codes[k, positions]][self.codes[k, rows]]
+        if self.several_engines:
+            effects[1:] *= _alike(self.codes[0, rows], self.codes[0, positions])
+        return distances, effects
+
+    def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
+        """Return the sum of the knobs' own effects from launches, for every candidate, shape
+        ``(candidates,)``.
+
+        Args:
+            variances: shape ``(knobs,)``, of each knob's effect.
+            pull: shape ``(len(positions),)``: how much each launch pulls, in score units over
+                variance.
+        """
+        total = np.zeros(len(self.encoding))
+        for k, table in enumerate(self._effects):
+            reach = table[:, self.codes[k, positions]]
+            if self.several_engines and k:
+                engines = np.arange(self.codes[0].max() + 1)
+                by_engine = (_alike(engines, self.codes[0, positions]) * pull) @ reach.T
+                total += variances[k] * by_engine[self.codes[0], self.codes[k]]
+            else:
+                total += np.take(variances[k] * (reach @ pull), self.codes[k])
+        return total
+
+
+def _alike(engines: Ints, others: Ints) -> Floats:
+    """Return the similarity of a value's effects in pairs of engines, shape ``(engines,
+    others)``."""
+    return np.where(engines[:, None] == others, 1.0, _ACROSS_ENGINES)
+
+
+def _centred(mean: Floats) -> Floats:
+    """Centre a prior's mean; unknown values are the median of the known ones."""
+    known = np.isfinite(mean)
+    if not known.any():
+        return np.zeros(len(mean))
+    cut = np.maximum(mean, mean[known].max() - _DEPTH)
+    filled = np.where(known, cut, float(np.median(cut[known])))
+    return np.asarray(filled - filled.mean(), dtype=np.float64)
+
+
+def _odds(priors: int) -> Floats:
+    """Return the odds of each prior and of none: each has twice the odds of the next."""
+    halving = 0.5 ** np.arange(priors)
+    return np.append((1 - _NO_PRIOR) * halving / halving.sum(), _NO_PRIOR) if priors else np.ones(1)
+
+
+def _deviations(draws: Floats | None, count: int) -> Floats:
+    """Return each draw's additions to the mean, shape ``(candidates, draws)``; their products are
+    covariances."""
+    if draws is None or len(draws) < 2:
+        return np.zeros((count, 0))
+    centred = np.array([_centred(one) for one in draws])
+    return np.ascontiguousarray((centred - centred.mean(axis=0)).T / math.sqrt(len(draws) - 1))
+
+
+def _costs(priors: Sequence[Prior], count: int) -> Floats:
+    """Return expected seconds of a launch over their median; within a factor of two, as they are
+    estimates."""
+    known = [prior.launch_s for prior in priors if prior.launch_s is not None]
+    if not known or not np.isfinite(known[0]).any():
+        return np.ones(count)
+    relative = known[0] / np.nanmedian(known[0])
+    return np.asarray(np.clip(np.nan_to_num(relative, nan=1.0), 0.5, 2.0), dtype=np.float64)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Run linear algebra on one thread inside the context.
+
+    The matrices are small: on a busy machine threads wait for each other longer than they work. And
+    sums do not depend on the number of cores, so that a study resumed elsewhere decides the same.
+    """
+    limits: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
+    return limits

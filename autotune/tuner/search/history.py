@@ -1,0 +1,646 @@
+"""History of a study, as decisions see it.
+
+Launches that share a node may slow each other. The first launches of the baseline decide that once:
+alone on a share, then on all shares at once. They are compared as two means with the usual noise of
+a launch (`LAUNCH_NOISE`, 3 %): where those beside others are slower by more than `LIMIT` standard
+errors of that difference, the study goes on one launch at a time. A node without interference is
+taken for one with it in 5 % of studies, and then nothing is lost but time. A slowdown below the
+limit (6 % on two shares) may stay unseen; it is in all launches alike. Launches beside others on a
+node that slows them count for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from scipy.special import ndtri
+
+from autotune.base.evidence import Evidence
+from autotune.engines.enumeration import CandidateSet
+from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
+from autotune.load.metrics.table import PROMPTS
+from autotune.tuner.search import equivalents, objective, timeline
+from autotune.tuner.search.decide.sequential_test import LAUNCH_NOISE, Spread, mean, percent
+from autotune.tuner.study.spec import StudySpec, is_alone, is_beside
+from autotune.tuner.trial import SURE_TO_START, Launch, Role, Trial
+
+from .nodes import NodeOffset, NodeScore, additive_spread, node_offsets
+from .screen import Made, Ranked, Screen, layout_of, screen_of
+
+MAX_UNINFORMATIVE = 2
+"""Launches of one candidate without information after which it is abandoned."""
+
+NONE_KEEPS = 5
+"""Failures of candidates without a trade-off, with no success, after which candidates with one are
+searched."""
+
+BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
+"""Roles of baseline launches."""
+_MAY_PASS = (FailureKind.CRASHED, FailureKind.TIMEOUT, FailureKind.LOAD_ERRORS)
+
+
+ERROR_RATE = 0.05
+"""False alarms: share of studies without interference that report some, at the usual launch
+noise."""
+LIMIT = float(-ndtri(ERROR_RATE))
+_BESIDE = 0.5
+"""Share of its time that a launch must run beside others to measure their effect on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One launch, finished or still running.
+
+    Attributes:
+        position: of the candidate that it measures: the one that the engine says it ran.
+        score: logarithm of the objective, more is better; None unless it was measured.
+        second: score of the second goal, where there is one and it was measured.
+        violations: SLO to value beyond its limit, <= 0 keeps it.
+        broke: the configuration failed.
+        out_of_memory: it did because memory did not suffice.
+        may_pass: it did in a way that need not come again: the server died, hung or gave errors by
+            itself.
+        cause: of its failure: the kind and the telling line; of a lack of memory, which engines
+            word in many ways, the kind alone. Empty where it did not fail.
+        too_slow: it breaks an SLO at the lightest load: no score, but no reason to launch it again.
+        pending: not finished.
+        seconds: that it took.
+        start_s: of them, until its server was ready.
+        began_s: when, on the study's own clock (`timeline.start_times`).
+        node: where it ran, or must run; empty: not known, or the study knows one place only.
+        longest: tokens of the longest request that its server was found to serve; None where that
+            is not known.
+        unfit: it serves less than ``--min-context``, or starts with odds below `SURE_TO_START`.
+        answered: its answers were kept, to compare others with or with others.
+        right: whether they were as good as the baseline's; None: not compared.
+        apart: it sent what the finals send, where that is more than another draw of the search's
+            prompts.
+        step: of its load search, score units; 0 without one.
+    """
+
+    number: int
+    role: Role
+    position: int
+    score: float | None = None
+    second: float | None = None
+    violations: Mapping[str, float] | None = None
+    broke: bool = False
+    out_of_memory: bool = False
+    may_pass: bool = False
+    cause: str = ""
+    too_slow: bool = False
+    pending: bool = False
+    seconds: float = 0.0
+    start_s: float = 0.0
+    began_s: float = 0.0
+    node: str = ""
+    longest: int | None = None
+    unfit: bool = False
+    answered: bool = False
+    right: bool | None = None
+    apart: bool = False
+    step: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        return self.score is not None
+
+    @property
+    def says_nothing(self) -> bool:
+        """Return whether it has no information about the configuration: the measurement or the
+        machine failed."""
+        return not (self.pending or self.broke or self.measured or self.too_slow)
+
+    def without_result(self) -> Entry:
+        """Return the launch as one without information, because launches beside it affected its
+        result."""
+        return Entry(
+            self.number,
+            self.role,
+            self.position,
+            seconds=self.seconds,
+            began_s=self.began_s,
+            node=self.node,
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """Launches of a study by number, with the other inputs of decisions.
+
+    Attributes:
+        canonical_of: position of a candidate to that of its equivalent, for which all its launches
+            count.
+        adjusted_by: what was taken from the scores, node by node; None: they are as measured.
+        one_at_a_time: why launches may not share the node; empty where they may, or where none do.
+        screened: launches with random weights, apart from all others: they rank candidates for the
+            search alone.
+    """
+
+    spec: StudySpec
+    candidates: CandidateSet
+    entries: tuple[Entry, ...]
+    canonical_of: Mapping[int, int] = field(default_factory=dict)
+    adjusted_by: Mapping[str, NodeOffset] | None = None
+    one_at_a_time: str = ""
+    screened: tuple[Entry, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        spec: StudySpec,
+        candidates: CandidateSet,
+        launches: Iterable[Launch],
+        pending: Iterable[Trial] = (),
+    ) -> History:
+        """Read launches and running trials; raises ``KeyError`` for a configuration that is not a
+        candidate."""
+        rows = list(launches)
+        canonical = equivalents.canonical_of(
+            rows, candidates, candidates.items[candidates.baseline].fingerprint
+        )
+        joined = {
+            candidates.position(one): candidates.position(other) for one, other in canonical.items()
+        }
+        running = list(pending)
+        # Where no trial was bound to a node, rows may still name one: a host's, which says nothing
+        # here.
+        bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
+        begins = timeline.start_times(rows, bound)
+        entries = [
+            _entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows
+        ]
+        for trial in running:
+            position = candidates.position(trial.configuration.fingerprint)
+            counted = joined.get(position, position)
+            entries.append(Entry(trial.number, trial.role, counted, pending=True, node=trial.node))
+        if not bound:
+            entries = [replace(e, node="") for e in entries]
+        entries.sort(key=lambda e: e.number)
+        alone = one_at_a_time([e for e in entries if e.role is Role.BASELINE])
+        if alone:
+            entries = [
+                e.without_result() if is_beside(e.node) and not e.pending else e for e in entries
+            ]
+        screened = tuple(e for e in entries if e.role is Role.SCREEN)
+        entries = _without_crashes(
+            [e for e in entries if e.role is not Role.SCREEN], candidates.baseline
+        )
+        return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone, screened=screened)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries) + len(self.screened)
+
+    @property
+    def most_launches(self) -> int:
+        """Return the launches of the budget, and with them those with random weights that turned
+        out useless."""
+        return self.spec.launches + len(self.screened) * bool(self.screen.over)
+
+    def of_role(self, *roles: Role) -> list[Entry]:
+        return [e for e in self.entries if e.role in roles]
+
+    def before_finals(self) -> History:
+        """Return the history at the start of the finals; all of it before them.
+
+        The baseline's launches that several nodes make while they wait for the end of the search
+        belong to the finals.
+        """
+        first = next(
+            (i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries)
+        )
+        while (
+            self.several
+            and first
+            and not self.spec.finals_apart
+            and self.entries[first - 1].role is Role.CONTROL
+        ):
+            first -= 1
+        return self.upto(first)
+
+    def upto(self, count: int) -> History:
+        """Return only the first launches."""
+        # What later launches taught about equivalents holds for them too, or finals could be asked
+        # for without end.
+        return replace(self, entries=self.entries[:count])
+
+    @property
+    def spread(self) -> Spread:
+        """Return the standard deviation of one launch, from repeated configurations, in the finals
+        or before.
+
+        A finalist was chosen for its launches in the search, so these differ from its fresh ones by
+        more than noise. The baseline was not, and has one group. Repeats that end on the same step
+        of a load search may differ by as much as the step: a uniform distribution has its width
+        over the root of 12.
+        """
+        base = self.candidates.baseline
+        rows = [
+            (
+                (e.position, e.apart or (e.role is Role.FINAL and e.position != base)),
+                e.node,
+                e.score,
+            )
+            for e in self.entries
+            if e.score is not None
+        ]
+        if self.several:
+            return self._within_steps(additive_spread(rows))
+        groups: dict[tuple[int, bool], list[float]] = {}
+        for group, _, score in rows:
+            groups.setdefault(group, []).append(score)
+        return self._within_steps(Spread.pooled(groups.values()))
+
+    def _within_steps(self, spread: Spread) -> Spread:
+        return replace(spread, sd=math.hypot(spread.sd, self.step / math.sqrt(12)))
+
+    @cached_property
+    def step(self) -> float:
+        """Return the step of the launches' load searches, score units: root mean square.
+
+        Without repeats it is the noise of a launch: which load is the last to keep the limits
+        depends on a few requests (launches of one command differ by 4 to 10 %,
+        ``docs/load-search.md``).
+        """
+        found = [e.step**2 for e in self.entries if e.measured]
+        return math.sqrt(mean(found)) if found else 0.0
+
+    @cached_property
+    def several(self) -> bool:
+        """Return whether launches on more than one node were measured."""
+        return len({e.node for e in self.entries if e.measured and e.node}) > 1
+
+    @cached_property
+    def node_offsets(self) -> Mapping[str, NodeOffset]:
+        """Return node to its addition to scores, by the baseline's launches there."""
+        if self.adjusted_by is not None:
+            return self.adjusted_by
+        scores: dict[str, list[float]] = {}
+        for entry in self.entries:
+            if (
+                entry.node
+                and entry.score is not None
+                and entry.position == self.candidates.baseline
+            ):
+                scores.setdefault(entry.node, []).append(entry.score)
+        return node_offsets(scores)
+
+    @property
+    def off_nodes(self) -> frozenset[str]:
+        """Return the nodes slower or faster than the rest beyond noise."""
+        return frozenset(node for node, found in self.node_offsets.items() if found.off)
+
+    def adjusted(self) -> History:
+        """Return the history with each score less its node's offset; unchanged for one node."""
+        if self.adjusted_by is not None or not self.several:
+            return self
+        offsets = {node: found.offset for node, found in self.node_offsets.items()}
+        entries = [
+            e if e.score is None else replace(e, score=e.score - offsets.get(e.node, 0.0))
+            for e in self.entries
+        ]
+        return replace(self, entries=tuple(entries), adjusted_by=self.node_offsets)
+
+    @cached_property
+    def by_position(self) -> dict[int, list[Entry]]:
+        found: dict[int, list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.position, []).append(entry)
+        return found
+
+    def canonical(self, position: int) -> int:
+        """Return the candidate that a candidate's launches count for: itself, or its equivalent."""
+        return self.canonical_of.get(position, position)
+
+    def at(self, position: int) -> list[Entry]:
+        """Return the launches of a candidate, equivalents included."""
+        return self.by_position.get(self.canonical(position), [])
+
+    @property
+    def pending(self) -> list[Entry]:
+        return [e for e in (*self.entries, *self.screened) if e.pending]
+
+    @cached_property
+    def screen(self) -> Screen:
+        """Return the results of launches with random weights; over if the study has none."""
+        if not self.spec.screened:
+            return Screen(over="not asked for")
+        full, cheap = (
+            [
+                Made(e.number, e.position, e.score, e.seconds, e.start_s)
+                for e in rows
+                if e.score is not None
+            ]
+            for rows in (self.entries, self.screened)
+        )
+        last, found = max((e.number for e in cheap), default=-1), Screen()
+        # What has ended stays so, whatever is launched later.
+        for number in (last, *(e.number for e in full if e.number > last)):
+            known = [e for e in full if e.number <= number]
+            found = found if found.over else screen_of(self.candidates.items, known, cheap)
+        return found
+
+    @property
+    def changes(self) -> list[str]:
+        """Return changes in the mode of launches: no sharing of a node, or no random weights."""
+        return list(filter(None, [self.one_at_a_time, self.screen.over if self.screened else ""]))
+
+    @cached_property
+    def ranked(self) -> tuple[Ranked, ...]:
+        """Return the launches with random weights that the search uses."""
+        items = self.candidates.items
+        ran = (
+            (e.position, e.score)
+            for e in self.screened
+            if e.score is not None and self.screen.trusted
+        )
+        return tuple(
+            Ranked(p, score, layout_of(items[p].configuration), self.screen.layouts)
+            for p, score in ran
+        )
+
+    @cached_property
+    def known_good(self) -> list[int]:
+        """Return the candidates that may be recommended by their launches, and those with only
+        random weights."""
+        seen = dict.fromkeys((*self.by_position, *(one.position for one in self.ranked)))
+        return [
+            p
+            for p in seen
+            if p not in self.barred and (self.feasible(p) if p in self.by_position else True)
+        ]
+
+    @property
+    def challengers(self) -> list[int]:
+        """Return the configurations other than the baseline that ran within the limits and may be
+        recommended."""
+        others = (p for p in self.by_position if p != self.candidates.baseline)
+        return [p for p in others if self.feasible(p) and p not in self.barred]
+
+    def spent(self, position: int) -> bool:
+        """Return whether a candidate is finished for the search: measured, failed, running,
+        abandoned, equivalent."""
+        if position in self.canonical_of:
+            return True
+        entries = self.at(position)
+        return any(not e.says_nothing for e in entries) or len(entries) >= MAX_UNINFORMATIVE
+
+    @cached_property
+    def measured(self) -> tuple[tuple[int, float], ...]:
+        """Return position and score of every measured launch, less the effect of the finals'
+        prompts."""
+        return tuple(
+            (e.position, e.score - self.level[0] * e.apart)
+            for e in self.entries
+            if e.score is not None
+        )
+
+    @cached_property
+    def level(self) -> tuple[float, tuple[int, ...]]:
+        """Return the effect of different finals' prompts on a score, and the baseline's launches
+        that show it."""
+        base = [e for e in self.at(self.candidates.baseline) if e.measured]
+        search, finals = (
+            [e.score or 0.0 for e in base if e.apart is apart] for apart in (False, True)
+        )
+        return (
+            (mean(finals) - mean(search), (len(finals), len(search)))
+            if search and finals
+            else (0.0, ())
+        )
+
+    def fresh_roles(self, position: int) -> tuple[Role, ...]:
+        """Return the roles of the launches that decide about a configuration."""
+        return (
+            self.spec.judged_by
+            if self.canonical(position) == self.candidates.baseline
+            else (Role.FINAL,)
+        )
+
+    @property
+    def running(self) -> list[int]:
+        """Return the running candidates, one for each launch."""
+        return [e.position for e in self.pending]
+
+    @cached_property
+    def done_with(self) -> frozenset[int]:
+        """Return the candidates that the search is finished with, or may not launch."""
+        spent = {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
+        cheap = {one.position for one in self.ranked} | {
+            e.position for e in self.screened if e.pending
+        }
+        return self.barred | spent | cheap
+
+    @property
+    def exhausted(self) -> bool:
+        """Return whether the search is finished with every candidate."""
+        return len(self.done_with) == len(self.candidates)
+
+    def scores(self, position: int, *roles: Role) -> list[float]:
+        """Return the scores of a candidate's launches, of these roles only when any are given."""
+        return [score for _, score in self.node_scores(position, *roles)]
+
+    def node_scores(self, position: int, *roles: Role) -> list[NodeScore]:
+        """Return the scores as `scores`, with the nodes."""
+        entries = self.at(position)
+        return [
+            (e.node, e.score)
+            for e in entries
+            if e.score is not None and (not roles or e.role in roles)
+        ]
+
+    def evidence(self, position: int, *roles: Role) -> list[Entry]:
+        """Return the measured launches of a candidate of these roles, else of any; of off nodes for
+        want of others."""
+        whole = [e for e in self.at(position) if e.measured]
+        chosen = [e for e in whole if e.role in roles] or whole
+        return self.on_normal_nodes(chosen) or chosen
+
+    def on_normal_nodes(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the launches on normal nodes."""
+        return [e for e in entries if e.node not in self.off_nodes]
+
+    def broke(self, position: int) -> bool:
+        return any(e.broke for e in self.at(position))
+
+    def crashed_once(self, position: int) -> bool:
+        """Return whether a candidate's only launch had a failure that may be chance."""
+        entries = self.at(position)
+        known = [e for e in entries if not e.says_nothing]
+        return len(known) == 1 and known[0].may_pass and len(entries) <= MAX_UNINFORMATIVE
+
+    def keeps_slos(self, position: int, *roles: Role) -> bool:
+        """Return whether a candidate meets every SLO on average over its `evidence`."""
+        chosen = self.evidence(position, *roles)
+        return bool(chosen) and all(
+            _mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos
+        )
+
+    def feasible(self, position: int, *roles: Role) -> bool:
+        """Return whether it was measured, never failed, may be recommended, and is within every
+        SLO."""
+        unfit = any(e.unfit for e in self.at(position))
+        return not self.broke(position) and not unfit and self.keeps_slos(position, *roles)
+
+    @cached_property
+    def told_given_up(self) -> Mapping[int, tuple[GivenUp, ...]]:
+        """Return the trade-offs of launched candidates whose servers hold other requests than
+        predicted."""
+        longest = {e.position: e.longest for e in self.entries if e.longest is not None}
+        one, found = self.candidates, dict[int, tuple[GivenUp, ...]]()
+        baseline = longest.pop(one.baseline, 0)
+        for position, tokens in longest.items() if baseline else ():
+            marked = tuple(
+                row for row in one.given_up.get(position, ()) if row.knob not in BY_LENGTH
+            )
+            rows = marked + one.promised.broken_by(
+                one.items[position].configuration, tokens, baseline
+            )
+            found |= {position: rows} if rows != one.given_up.get(position, ()) else {}
+        return found
+
+    def broken(self, position: int) -> frozenset[str]:
+        """Return the kinds of trade-offs of a candidate that are not allowed; none of the
+        baseline's own."""
+        if position == self.candidates.baseline:
+            return frozenset()
+        return frozenset(one.kind for one in self.given_up(position)) - frozenset(self.spec.allow)
+
+    @cached_property
+    def barred(self) -> frozenset[int]:
+        """Return the candidates that are neither searched nor recommended: with settings that the
+        evidence cannot see.
+
+        And with trade-offs that are not allowed. Where `NONE_KEEPS` candidates that keep every
+        promise failed, and none ran, the others are searched too, but for promises that no workload
+        can speak for (`UNASKED`).
+        """
+        unseen = self.candidates.unseen - {self.candidates.baseline}
+        allowed = frozenset(self.spec.allow)
+        found = {*self.candidates.giving_up(allowed), *self.told_given_up} - {
+            self.candidates.baseline
+        }
+        found = {p for p in found if p not in self.told_given_up or self.broken(p)}
+        kept = [e for e in self.entries if e.position not in found]
+        failed = {e.position for e in kept if e.broke}
+        if any(e.measured for e in kept) or len(failed) < min(
+            NONE_KEEPS, len(self.candidates) - len(found)
+        ):
+            return unseen.union(found)
+        return unseen.union(p for p in found if self.broken(p) & UNASKED)
+
+    def given_up(self, position: int) -> tuple[GivenUp, ...]:
+        """Return a candidate's trade-offs for speed, as launched, else as predicted."""
+        return self.told_given_up.get(position, self.candidates.given_up.get(position, ()))
+
+
+def one_at_a_time(control: Sequence[Entry]) -> str:
+    """Explain by the baseline's first launches on every place why none may run side by side; empty
+    if they may."""
+    together = [run for run in control if is_beside(run.node)]
+    before = next(
+        (run.score for run in control if is_alone(run.node) and run.score is not None), None
+    )
+    if before is None or len(together) < 2 or any(run.pending for run in control):
+        return ""
+    if any(run.broke for run in together):
+        return "the baseline runs alone on its share of the GPUs and fails beside others: one at a time from here on"
+    beside = [run.score for run in together if run.score is not None and _ran_beside(run, together)]
+    if len(beside) < 2:
+        return (
+            "the effect of launches side by side could not be measured: one at a time from here on"
+        )
+    slower, error = before - mean(beside), LAUNCH_NOISE * math.sqrt(1 + 1 / len(beside))
+    if slower <= LIMIT * error:
+        return ""
+    return f"launches side by side slow each other by {-percent(-slower):.0f} %: one at a time from here on"
+
+
+def _ran_beside(run: Entry, others: Iterable[Entry]) -> bool:
+    """Return whether another one of these launches ran for most of a launch."""
+    ends = run.began_s + run.seconds
+    both_s = [
+        min(ends, one.began_s + one.seconds) - max(run.began_s, one.began_s)
+        for one in others
+        if one is not run
+    ]
+    return max(both_s, default=0.0) >= _BESIDE * run.seconds
+
+
+def _entry_of(
+    spec: StudySpec,
+    candidates: CandidateSet,
+    launch: Launch,
+    joined: Mapping[int, int],
+    began_s: float = 0.0,
+) -> Entry:
+    """Return the information of a finished launch; ``joined`` is position to that of its
+    equivalent."""
+    trial, result = launch.trial, launch.result
+    launch = objective.by_rank(launch)
+    position = candidates.position(trial.configuration.fingerprint)
+    longest, odds = result.longest_request_tokens, result.odds_of_starting
+    failure = result.failure if result.broke else None
+    # What is computed fails again in the same way.
+    by_chance = _MAY_PASS if result.evidence is not Evidence.SIMULATED else ()
+    short = longest is not None and longest < (spec.min_context or 0)
+    return Entry(
+        number=trial.number,
+        role=trial.role,
+        position=joined.get(position, position),
+        score=objective.score(spec, launch),
+        second=objective.score_of(spec.goals[-1], objective.second_value(spec, launch)),
+        violations=objective.violations(spec.strict, launch),
+        broke=result.broke,
+        out_of_memory=failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
+        may_pass=failure is not None and failure.kind in by_chance,
+        cause=_cause(failure) if failure is not None else "",
+        too_slow=objective.too_slow(spec, launch),
+        seconds=result.seconds,
+        start_s=result.times_s.get("launch", 0.0) + result.times_s.get("ready", 0.0),
+        began_s=began_s,
+        node=result.node or trial.node,
+        longest=longest,
+        unfit=short or (odds is not None and odds < SURE_TO_START),
+        answered=result.answers_checked,
+        right=result.answers_right,
+        step=objective.step_of_load(spec, launch),
+        apart=spec.finals_apart and PROMPTS in result.metrics.get(spec.workloads[0], {}),
+    )
+
+
+def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
+    """Drop one crash of a configuration that ran in another launch, as servers also crash by
+    chance.
+
+    Nor do two of the baseline: without it there is nothing to compare with. What crashes more often
+    is not what to recommend.
+    """
+    chance = set[int]()
+    for position in {e.position for e in entries if e.may_pass}:
+        mine = [e for e in entries if e.position == position]
+        broke = [e for e in mine if e.broke]
+        most = MAX_UNINFORMATIVE if position == baseline else 1
+        if len(broke) <= most and all(e.may_pass for e in broke) and any(e.measured for e in mine):
+            chance |= {e.number for e in broke}
+    return [e.without_result() if e.number in chance else e for e in entries]
+
+
+def _cause(failure: Failure) -> str:
+    if failure.kind is FailureKind.OUT_OF_MEMORY:
+        return failure.kind.value
+    return f"{failure.kind.value}: {failure.log_excerpt or failure.message}"
+
+
+def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
+    """Return the mean excess of launches over a limit; infinite for a missing metric."""
+    values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
+    # An SLO whose metric is missing is not kept: nothing shows that it is.
+    return sum(values) / len(values) if values else float("inf")

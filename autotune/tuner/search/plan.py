@@ -1,0 +1,472 @@
+"""Decide the next launch: a pure function of the launches.
+
+The order is baseline, a vendor's recipe, search, finals, then the winner without settings that are
+in doubt. Baseline and recipe alone have a fixed place. The search launches what the sampler expects
+most of, and the baseline now and then while the lead may be noise or drift; it ends when it expects
+less than a stated gain, and leaves the finals what they need.
+
+With several nodes the baseline is launched once on each, later ones too, before anything else runs
+there as far as can be told. Nothing more runs on a node that is off. Pairs of the finals run side
+by side; and while the last launches of the search run, the other nodes make the baseline's first
+launches for the finals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.base.arrays import descending
+from autotune.tuner.search.decide.sequential_test import (
+    FEW_DEGREES,
+    LAUNCH_NOISE,
+    Outcome,
+    mean,
+    outcome,
+)
+from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.gp.kernels import Kernels
+from autotune.tuner.search.gp.posterior import THOROUGH, Posterior
+from autotune.tuner.study.recommendation import Verdict
+from autotune.tuner.study.spec import is_alone, is_beside
+from autotune.tuner.trial import Launch, Role
+
+from .acquisition import GAIN, model_of, p_feasible
+from .budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
+from .decide import finals, simplify
+from .explain import LIKELY
+from .history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
+from .reach import OUT_OF_REACH, out_of_reach
+from .sampler import CandidateSampler
+from .screen import CHECKS, FAILED, KNOWN, layout_of
+
+LEAST_SEARCH = 8
+"""Launches before the search may end early."""
+ALIKE = 5
+"""Failures of one cause, and nothing else, after which a study stops if no engine is untried; twice
+as many for out of memory, which many knobs influence."""
+SURE = 0.9
+"""Odds of starting and meeting the limits of a command that never ran, for finals that cannot
+afford a failure."""
+WITHOUT_BASELINE = 2
+"""Launches of a finalist whose baseline cannot run: they only show that it runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next launch: its role, its candidate, and the node on which it must run; empty: any."""
+
+    role: Role
+    position: int
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No decision until a running launch ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The study has ended."""
+
+    reason: str
+
+
+Decision = Step | Wait | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Plan of a study replayed from a bundle: its launches, in their order."""
+
+    launches: Sequence[Launch]
+
+    def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
+        """Return the next launch as `Plan`."""
+        del nodes
+        if len(history) >= len(self.launches):
+            return (
+                Wait()
+                if history.pending
+                else Stop(f"the {len(self.launches)} recorded launches are replayed")
+            )
+        trial = self.launches[len(history)].trial
+        position = history.candidates.position(trial.configuration.fingerprint)
+        return Step(trial.role, position, trial.node)
+
+
+class Plan:
+    """Plan of one study, over candidates with their priors; the sampler chooses new ones."""
+
+    def __init__(self, kernels: Kernels, sampler: CandidateSampler) -> None:
+        self._kernels, self._sampler = kernels, sampler
+
+    def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
+        """Return the next launch, given the finished and the running ones, and the nodes; none: one
+        without a name."""
+        places = _places(history, nodes)
+        decision = self._decide(history, places, capacity(history), bool(nodes))
+        if isinstance(decision, Step) and not decision.node and any(map(is_alone, places)):
+            return replace(decision, node=places[0])
+        return decision
+
+    def _decide(
+        self, history: History, places: Sequence[str], budget: int, named: bool
+    ) -> Decision:
+        """Decide as `next`, except the place of a launch that may run anywhere."""
+        if len(history) >= budget:
+            return Wait() if history.pending else Stop(self._ending(history))
+        if named and not places:
+            return Wait()
+        if (cause := _cause_of_all(history)) is not None:
+            return (
+                Wait()
+                if history.pending
+                else Stop(f"all {len(history)} launches failed for one cause ({cause})")
+            )
+        if history.of_role(Role.FINAL):
+            return self._finals(history, places)
+        if out_of_reach(self._kernels, history):
+            return Wait() if history.pending else Stop(OUT_OF_REACH)
+        step = _baseline(history, places) or _again(history)
+        step = step or _unmeasured_prediction(history) or self._recipe(history, budget)
+        # While nothing is there to put to the test there is no final to keep launches for.
+        contested = bool(history.challengers)
+        if step is None and len(history) < (search_ends(history, budget) if contested else budget):
+            step = self._screening(history)
+            node = finals.next_node(history, places) if contested and step is None else None
+            if node is not None:
+                return Step(Role.CONTROL, history.candidates.baseline, node)
+            step = step or self._searched(history, contested)
+        return step or self._after_search(history, budget, places)
+
+    def _recipe(self, history: History, budget: int) -> Step | None:
+        """Return the vendors' recipe expected to be the fastest, if the search has a launch for
+        one.
+
+        Of each engine the first that is not the baseline, as `--baseline recipe` takes the first.
+        """
+        candidates, firsts = history.candidates, dict[str, int]()
+        for position in candidates.recipes:
+            if history.canonical(position) != candidates.baseline:
+                firsts.setdefault(candidates.items[position].configuration.engine, position)
+        recipes = list(firsts.values())
+        room = before_finals(budget, LEAST_FINALS) > LEAST_SEARCH
+        if not recipes or not room or any(history.at(p) for p in recipes):
+            return None
+        return Step(Role.START, self._best(history, recipes))
+
+    def _best(self, history: History, positions: Sequence[int]) -> int:
+        """Return the candidate of the highest posterior mean, the first of equals."""
+        means = model_of(self._kernels, history.adjusted()).mean(
+            np.array(positions, dtype=np.int64)
+        )
+        return positions[int(means.argmax())]
+
+    def _searched(self, history: History, contested: bool) -> Step | None:
+        """Return the sampler's suggestion; None if it is not worth a launch."""
+        suggestion, candidates = self._sampler.suggest(history), history.candidates
+        if suggestion is None or (contested and suggestion.little and len(history) >= LEAST_SEARCH):
+            return None
+        position = suggestion.position
+        start = Role.START if position in candidates.starts else Role.SEARCH
+        role = Role.DEFAULT if position in candidates.defaults else start
+        return Step(
+            Role.SCREEN if history.screen.trusted and _may_screen(history, position) else role,
+            position,
+        )
+
+    def _screening(self, history: History) -> Step | None:
+        """Return a launch that random weights need for comparison: the control, or the best with
+        its own weights."""
+        screen, base = history.screen, history.candidates.baseline
+        cheap = {e.position: e for e in history.screened}
+        # What fails without its weights may be to blame for that.
+        failed = next(
+            (p for p, e in cheap.items() if not (e.pending or e.measured) and not history.at(p)),
+            None,
+        )
+        if failed is not None or screen.over or history.pending:
+            return None if failed is None else Step(Role.SEARCH, failed)
+        if base not in cheap and history.scores(base) and _may_screen(history, base):
+            return Step(Role.SCREEN, base)
+        layouts = {
+            p: layout_of(history.candidates.items[p].configuration)
+            for p in (*cheap, *history.challengers)
+        }
+        # What was launched both ways, or failed.
+        both = {p: layouts[p] for p in cheap if history.at(p)}
+        if not screen.trusted:
+            others = (
+                p
+                for p in history.challengers
+                if _may_screen(history, p) and layouts[p] not in both.values()
+            )
+            return next((Step(Role.SCREEN, other) for other in others), None)
+        last, sure = max(e.number for e in history.entries), screen.layouts < KNOWN
+        due = sum(e.number > last for e in history.screened) >= CHECKS[sure]
+        return self._unweighed(history, () if sure else both.values()) if due else None
+
+    def _unweighed(self, history: History, but: Collection[object] = ()) -> Step | None:
+        """Return the launch with real weights of the best candidate without one, preferably of no
+        layout in `but`."""
+        new = [one for one in history.ranked if not history.at(one.position)]
+        chosen = [one.position for one in new if one.layout not in but] or [
+            one.position for one in new
+        ]
+        return Step(Role.SEARCH, self._best(history, chosen)) if chosen else None
+
+    def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
+        """Return the first launch of the finals, after the search's launches; before it the best by
+        rank only."""
+        # The baseline's launches say nothing of which configuration is the finalist.
+        waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
+        check = None if waits_for and not places else self._check_of_rank(history, budget)
+        if check is None and waits_for:
+            return _meanwhile(history, places)
+        return check or self._finals(history, places)
+
+    def _check_of_rank(self, history: History, budget: int) -> Step | None:
+        """Return the candidate that ranks above all launched with weights, to launch with its own
+        before the finals."""
+        step = self._unweighed(history)
+        if step is None or len(history) >= before_finals(budget, LEAST_FINALS):
+            return None
+        scores = history.adjusted()
+        leaders = leaders_of(model_of(self._kernels, scores), scores)
+        return step if self._best(history, [*leaders[:1], step.position]) == step.position else None
+
+    def _finals(self, history: History, places: Sequence[str]) -> Decision:
+        searched = history.before_finals()
+        if searched.pending:
+            return Wait()
+        finalist = self._finalist(history, searched)
+        if finalist is None:
+            return Wait() if history.pending else Stop(self._ending(history))
+        left = capacity(history) - len(history)
+        if self._open(history, finalist):
+            if not history.scores(history.candidates.baseline):
+                return Step(Role.FINAL, finalist)
+            found = finals.next_of_pair(history, finalist, left, places or [""])
+            return Wait() if found is None else Step(Role.FINAL, *found)
+        if history.pending and not places:
+            return Wait()
+        return self._after_win(history, left, places) or (
+            Wait() if history.pending else Stop(self._ending(history))
+        )
+
+    def _finalist(self, history: History, searched: History) -> int | None:
+        """Return the best of the search, by launches before the finals; an eliminated one is
+        replaced by the next."""
+        scores = searched.adjusted()
+        model = model_of(self._kernels, scores)
+        leaders = sorted(leaders_of(model, scores), key=lambda p: finals.suspected(history, p))
+        # A pair is left where the first launch, of a command that never ran, fails.
+        spare = capacity(history) - len(searched) >= LEAST_FINALS
+        for leader in leaders:
+            for position in (self._plain(scores, leader, spare), leader):
+                tested = history.canonical(position)
+                if tested != history.candidates.baseline and not finals.eliminated(history, tested):
+                    return tested
+        return None
+
+    def _plain(self, scores: History, leader: int, spare: bool) -> int:
+        """Return a leader's command without coin tosses; spare: the finals can afford a failed
+        start."""
+        least = LIKELY if spare else SURE
+
+        def likely(position: int) -> bool:
+            rows = np.array([position], dtype=np.int64)
+            return (
+                scores.feasible(position)
+                or float(p_feasible(self._kernels, scores, rows)[0]) >= least
+            )
+
+        return simplify.plain(scores, model_of(self._kernels, scores, THOROUGH), leader, likely)
+
+    def _open(self, history: History, finalist: int) -> bool:
+        """Return whether the finals are undecided about a finalist."""
+        base = history.candidates.baseline
+        if not history.scores(base):
+            return len(finals.finals_of(history, finalist)) < WITHOUT_BASELINE
+        return (
+            not history.broke(base)
+            and outcome(finals.looks(history.adjusted(), finalist))[0] is Outcome.OPEN
+        )
+
+    def _after_win(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
+        """Launch the winner without a doubtful setting, on the node that ran it most, if its gain
+        is real."""
+        scores = history.adjusted()
+        judgement = judge(scores)
+        winner = judgement.winner
+        if winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
+            return None
+        model = model_of(self._kernels, scores, THOROUGH)
+        position = simplify.next_without(scores, model, winner)
+        if position is None or left < simplify.FRESH - len(finals.finals_of(history, position)):
+            return None
+        ran = [e.node for e in finals.finals_of(history, winner)]
+        return (
+            Wait()
+            if history.pending
+            else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
+        )
+
+    def _ending(self, history: History) -> str:
+        searched = history.before_finals()
+        tried = any(p != history.candidates.baseline for p in searched.by_position)
+        none = tried and not searched.challengers
+        alone = "; no configuration other than the baseline met the limits" if none else ""
+        if len(history) >= (most := capacity(history)):
+            timed, spec = most < history.most_launches, history.spec
+            used = f"{spec.hours:g} hours" if timed else f"{spec.launches} launches"
+            which = "and {} more" if history.screen.over else "{} of them"
+            cheap = (
+                f" ({which.format(len(history.screened))} with random weights)"
+                if history.screened
+                else ""
+            )
+            return f"the budget of {used} is used{cheap}{alone}"
+        done = "; the finals are done" if history.of_role(Role.FINAL) else alone
+        if searched.exhausted:
+            return f"every candidate was tried{done}"
+        suggestion = self._sampler.suggest(searched)
+        if suggestion is None or suggestion.improvement is None or not suggestion.little:
+            return f"the search has used its share of the budget{done}"
+        expected = 100 * max(0.0, suggestion.improvement)
+        return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"
+
+
+def leaders_of(model: Posterior, history: History) -> list[int]:
+    """Return the challengers, the best first: by the model's mean, and by their own launches if
+    these show more.
+
+    The mean shrinks lucky launches. What the model takes for noise beyond the spread of a launch is
+    an effect of the candidate's own.
+    """
+    if not (positions := history.challengers):
+        return []
+    means, spread = model.mean(np.array(positions, dtype=np.int64)), history.spread
+    variance = (
+        spread.sd if spread.degrees >= FEW_DEGREES else max(LAUNCH_NOISE, history.step)
+    ) ** 2
+    own = max(0.0, model.noise**2 - variance)
+    scores = [history.scores(position) for position in positions]
+    known = np.array([own / max(own + variance / len(mine), 1e-12) for mine in scores])
+    return [
+        positions[i]
+        for i in descending(means + known * (np.array([mean(mine) for mine in scores]) - means))
+    ]
+
+
+def _may_screen(history: History, position: int) -> bool:
+    """Return whether a candidate may have random weights: its engine can, and failed fewer than
+    `FAILED` times so."""
+    items = history.candidates.items
+    failed = [
+        e.position
+        for e in history.screened
+        if not (e.pending or e.measured) and history.scores(e.position)
+    ]
+    engine, their = (
+        items[position].configuration.engine,
+        [items[p].configuration.engine for p in failed],
+    )
+    return engine in history.spec.screened and their.count(engine) < FAILED
+
+
+def _cause_of_all(history: History) -> str | None:
+    """Return the one cause of all failed launches, of every engine; None otherwise."""
+    done = [e for e in history if not e.pending]
+    items = history.candidates.items
+    untried = {item.configuration.engine for item in items} - {
+        items[e.position].configuration.engine for e in done
+    }
+    # Process numbers, addresses and sizes differ between launches.
+    causes = {re.sub(r"[0-9]+", "", e.cause) for e in done}
+    if untried or len(causes) != 1 or "" in causes:
+        return None
+    enough = 2 * ALIKE if done[0].out_of_memory else ALIKE
+    return done[0].cause if len(done) >= enough else None
+
+
+def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
+    """Return the nodes for launches: not those that are off, unless no other remains and nothing
+    runs."""
+    control = [
+        e for e in history.of_role(Role.BASELINE) if e.position == history.candidates.baseline
+    ]
+    nodes = _open_places(control, history.one_at_a_time, nodes)
+    off, launches = history.off_nodes, history.spec.launches
+    known = [
+        e.node for e in history.at(history.candidates.baseline) if e.node and e.node not in off
+    ]
+    places = usable_nodes([n for n in nodes if n not in off], launches, known)
+    # Where the nodes that were known are gone, others must do.
+    return places if places or history.pending else usable_nodes(nodes, launches)
+
+
+def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) -> Sequence[str]:
+    """Return an executor's free places for the next launch, in the order of the control; none:
+    wait.
+
+    Where none is alone, they are nodes of their own, and all of them are open. `decided` is from
+    `one_at_a_time`.
+    """
+    if not any(map(is_alone, (*places, *(run.node for run in control)))):
+        return places
+    if decided or not any(is_alone(run.node) and run.score is not None for run in control):
+        return [place for place in places if is_alone(place)]
+    shares = [place for place in places if is_beside(place)]
+    new = [place for place in shares if all(run.node != place for run in control)]
+    return new or ([] if any(run.pending for run in control) else shares)
+
+
+def _baseline(history: History, places: Sequence[str]) -> Step | None:
+    """Return the baseline if it is due first: once on every node, and again after a crash."""
+    base = history.candidates.baseline
+    again = history.crashed_once(base)
+    if not places:
+        return None if history.spent(base) and not again else Step(Role.BASELINE, base)
+    for node in () if history.broke(base) and not again else places:
+        there = [e for e in history.at(base) if e.node == node]
+        if (
+            all(e.says_nothing or (again and e.broke) for e in there)
+            and len(there) < MAX_UNINFORMATIVE
+        ):
+            return Step(Role.BASELINE, base, node)
+    return None
+
+
+def _again(history: History) -> Step | None:
+    """Return another measurement of a server that is the only candidate; None where none is, or it
+    fails."""
+    base = history.candidates.baseline
+    ran = history.candidates.alone and history.scores(base) and not history.broke(base)
+    return Step(Role.BASELINE, base) if ran and not history.pending else None
+
+
+def _unmeasured_prediction(history: History) -> Step | None:
+    """Return the first command of a verification that was not launched yet."""
+    untried = (
+        p for p in range(len(history.candidates)) if history.spec.verifies and not history.at(p)
+    )
+    position = next(untried, None)
+    return None if position is None else Step(Role.SEARCH, position)
+
+
+def _meanwhile(history: History, places: Sequence[str]) -> Decision:
+    """Launch the baseline's half of a pair of the finals, on a node, during the last launches of
+    the search."""
+    base = history.candidates.baseline
+    node = (
+        finals.next_control_node(history, places)
+        if history.challengers and history.feasible(base)
+        else None
+    )
+    return Wait() if node is None else Step(Role.CONTROL, base, node)

@@ -1,0 +1,42 @@
+"""Make the priors of a study's candidates.
+
+    simulated   the calibrated simulator, where trials are measured or replayed; physics with nothing fitted, everywhere
+    sources     launches of earlier studies and of files, ``--from``
+
+Each is a `Prior`: it may be wrong, and the search learns how far to trust it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autotune.engines.enumeration import CandidateSet
+from autotune.tuner.prepare.candidates import Prepared
+from autotune.tuner.search.gp.kernels import Prior
+
+from .simulated import physical
+from .sources import Source, keep, learned, sources_of
+
+__all__ = ["Source", "coverage", "keep", "priors_of", "sources_of"]
+
+
+def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
+    """Say how many candidates have a prior."""
+    known = np.any([np.isfinite(prior.mean) for prior in priors], axis=0).sum() if priors else 0
+    names = f" ({', '.join(prior.name for prior in priors)})" if known else ""
+    rest = "" if known in (0, len(candidates)) else "; the others start at the mean of the launches"
+    return f"{known:,} of {len(candidates):,} candidates have a prior{names}{rest}"
+
+
+def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:
+    """Return the applicable priors of a study, the best supported first; none for a single
+    candidate.
+
+    It learns from the earlier launches in `sources`, as `sources_of` gives them.
+    """
+    if len(prepared.candidates) == 1:
+        return []
+    earlier = (learned(source, prepared.candidates) for source in sources)
+    return [*(prior for prior in earlier if prior is not None), *physical(prepared)]

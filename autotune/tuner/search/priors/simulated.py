@@ -1,0 +1,299 @@
+"""Priors from physics: the simulator's fast prediction, with coefficients fitted to measurements,
+and without.
+
+The figures that it is unsure of are drawn, each by what is left open of it. What a draw does to all
+candidates together says which of them stand and fall together: two that exchange tokens over the
+same links are both slower than predicted where these are. And the launches say which draws are
+right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+from packaging.version import InvalidVersion
+
+from autotune.base.arrays import Floats
+from autotune.base.errors import BadInput, UnknownName
+from autotune.engines.command import Configuration
+from autotune.engines.context import Context
+from autotune.engines.enumeration import Candidate
+from autotune.engines.registry import engine
+from autotune.load.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
+from autotune.load.workloads import Workload, load_workload
+from autotune.node.calibration import (
+    Calibration,
+    Factor,
+    calibration_of,
+    composed,
+    drawn_factors,
+    factors_of,
+    groups_of,
+    nothing_learned,
+    packaged_physics,
+)
+from autotune.node.coefficients import speed_card
+from autotune.node.steady import Limits, SteadyNode, SteadyPrediction
+from autotune.tuner.prepare.candidates import Prepared
+from autotune.tuner.replay.table import VERSION
+from autotune.tuner.search.gp.kernels import Prior, UnsureFigure
+from autotune.tuner.search.objective import score_of, weights
+from autotune.tuner.search.reach import times
+from autotune.tuner.study.spec import StudySpec
+
+DRAWS = 32
+MOST = 200_000
+"""Candidates with draws, those with the best means: 32 draws of each are 51 MB. The others change
+as the middle one."""
+_SEED = 20
+"""Seed of the same draws in every study: correlations of candidates do not depend on chance."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random factors on the figures of some engines.
+
+    Attributes:
+        engines: engine to its groups (`groups_of`).
+        moved: what each factor's logarithm is off by, shape ``(draws,)``.
+    """
+
+    calibration: Calibration
+    engines: dict[str, dict[str, str]]
+    moved: dict[Factor, Floats]
+
+    @classmethod
+    def of(
+        cls, calibration: Calibration, candidates: Sequence[Candidate], spec: StudySpec
+    ) -> Draws:
+        """Draw the calibration factors of the candidates' engines; a factor shared by engines is
+        drawn once."""
+        versions = {one.configuration.engine: one.engine_version for one in candidates}
+        engines: dict[str, dict[str, str]] = {}
+        for name in sorted(versions):
+            with suppress(
+                UnknownName, InvalidVersion
+            ):  # No speed figures, or an unknown version: not predicted.
+                engines[name] = groups_of(
+                    speed_card(name), versions[name], spec.hardware, spec.model
+                )
+        return cls(calibration, engines, drawn_factors(calibration, engines.values(), DRAWS, _SEED))
+
+    def figures(self) -> tuple[UnsureFigure, ...]:
+        """Return each engine's figures, and the additions of the draws to their logarithms."""
+        physics, found = packaged_physics(), []
+        for owner, groups in self.engines.items():
+            own = list(factors_of(physics, groups))
+            for name, value in composed(physics, self.calibration, groups).items():
+                rows = [self.moved[which] for which in own if which.figure == name]
+                if rows:
+                    found.append(UnsureFigure(name, owner, value, sum(rows[1:], rows[0])))
+        return tuple(found)
+
+
+_LATENCIES = ("tpot", "ttft", "e2el")
+
+Shares = Sequence[tuple[Workload, float]]
+"""The objective's workloads, each with its share of it."""
+Setups = Sequence[Candidate | None]
+"""All candidates, in their order, with every knob of their engine; None: unknown to the
+simulator."""
+
+
+def physical(prepared: Prepared) -> list[Prior]:
+    """Return the calibrated simulator's prior for measured trials, and that of physics without a
+    fit.
+
+    Where the evidence is the simulator itself, its own prediction would be the answer: there
+    physics stands alone (``docs/decisions/0003``). Nothing is said of a workload that is known by
+    no name, as a replayed table's may be.
+    """
+    spec = prepared.spec
+    try:
+        loads = [
+            (load_workload(name, prepared.library), share) for name, share in weights(spec).items()
+        ]
+    except BadInput:
+        return []
+    setups = [_setup(prepared, candidate) for candidate in prepared.candidates.items]
+    if not any(setups):
+        return []
+    measured = not prepared.backend.predicted and spec.hardware.vendor != "cpu"
+    sources = {"the simulator": calibration_of(prepared.library)} if measured else {}
+    priors = (
+        _prior(prepared, *source, setups, loads)
+        for source in {**sources, "physics": nothing_learned()}.items()
+    )
+    return [prior for prior in priors if prior is not None]
+
+
+def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
+    """Return a candidate with all its engine's knobs; None for a replayed row with values unknown
+    to the card."""
+    spec, configuration = prepared.spec, candidate.configuration
+    if not prepared.backend.recorded:
+        return candidate
+    try:
+        kind = engine(configuration.engine, prepared.library)
+    except BadInput:
+        return None
+    row, version = (
+        kind.card.in_own_words(configuration.knobs),
+        kind.known_version(candidate.engine_version),
+    )
+    row.pop(VERSION, None)
+    if not row or any(
+        name not in kind.card.knobs or kind.card.knobs[name].refuses(row[name]) for name in row
+    ):
+        return None
+    context = Context(spec.model, spec.hardware, spec.gpus, version or kind.version())
+    return Candidate(Configuration(kind.name, kind.default_knobs(context, row)), context.version)
+
+
+def _prior(
+    prepared: Prepared, name: str, calibration: Calibration, setups: Setups, loads: Shares
+) -> Prior | None:
+    """Return the prediction of physics with these figures, and with draws of them; None: no
+    prediction."""
+    spec = prepared.spec
+    limits = Limits(
+        capacity=spec.slos if spec.load_key else (),
+        request=spec.request_limits if spec.objective == GOODPUT else None,
+    )
+    draws = Draws.of(calibration, [one for one in setups if one is not None], spec)
+    more = calibration, draws.moved, limits
+    # Options of a command may change the model: each engine has its own.
+    models = {one.configuration.engine: spec.model for one in setups if one is not None}
+    models |= {
+        name: space.context.model for name, space in prepared.spaces.items() if name in models
+    }
+    nodes = [
+        {
+            name: SteadyNode(model, spec.hardware, spec.gpus, load, *more)
+            for name, model in models.items()
+        }
+        for load, _ in loads
+    ]
+    predicted = [
+        [_predicted(node[one.configuration.engine], one) if one else None for one in setups]
+        for node in nodes
+    ]
+    mean = _means(spec, predicted, setups, loads)
+    if not np.isfinite(mean).any():
+        return None
+    rows = list(zip(*predicted, strict=True))
+    return Prior(
+        name,
+        mean,
+        p_starts=np.array([min((one.starts for one in row if one), default=1.0) for row in rows]),
+        doubts=tuple(next((one.doubt for one in row if one and one.doubt), "") for row in rows),
+        launch_s=np.array([_launch_s(row) for row in rows]),
+        draws=_drawn(spec, predicted, loads, mean),
+        figures=draws.figures(),
+        beyond=_beyond(spec, predicted[0], setups)
+        if not spec.load_key and len(loads) == 1
+        else None,
+    )
+
+
+def _beyond(
+    spec: StudySpec, predicted: Sequence[SteadyPrediction | None], setups: Setups
+) -> Floats | None:
+    """Return ln(metric / limit) of each limited metric, shape ``(SLOs, setups)``; NaN: unknown."""
+    pairs = list(zip(predicted, setups, strict=True))
+    rows = [
+        [times(slo, _value(spec, slo.metric, *pair)) for pair in pairs] for slo in spec.strict.slos
+    ]
+    return np.log(np.maximum(rows, 1e-9)) if rows else None
+
+
+def _drawn(
+    spec: StudySpec,
+    predicted: Sequence[Sequence[SteadyPrediction | None]],
+    loads: Shares,
+    mean: Floats,
+) -> Floats:
+    """Return the prediction for every setup with each draw of the figures, shape ``(draws,
+    setups)``.
+
+    NaN where nothing is predicted, and of all but the `MOST` best. A latency's quantiles move as
+    its mean, and every other metric as the total throughput; how far one setup is above another is
+    the mean's matter, not theirs.
+    """
+    order = np.argsort(np.where(np.isfinite(mean), -mean, np.inf), kind="stable")
+    places = [place for place in order[:MOST].tolist() if np.isfinite(mean[place])]
+    latency = _latency(spec.objective)
+    name, sign = (HEADLINE, 1.0) if latency is None else (f"mean_{latency}_ms", -1.0)
+    drawn = np.full((DRAWS, len(mean)), np.nan)
+    drawn[:, places] = 0.0
+    unknown = np.full(DRAWS, np.nan)
+    for column, (_, share) in zip(predicted, loads, strict=True):
+        ones = (column[place] for place in places)
+        rows = [unknown if one is None else one.drawn.get(name, unknown) for one in ones]
+        drawn[:, places] += share * sign * np.reshape(rows, (-1, DRAWS)).T
+    return drawn
+
+
+def _means(
+    spec: StudySpec,
+    predicted: Sequence[Sequence[SteadyPrediction | None]],
+    setups: Setups,
+    loads: Shares,
+) -> Floats:
+    """Return the logarithm of the objective, more is better, shape ``(setups,)``; NaN without a
+    prediction."""
+    metric, mean = (
+        METRICS[spec.objective].predicted_as or spec.objective,
+        np.zeros(len(predicted[0])),
+    )
+    for column, (_, share) in zip(predicted, loads, strict=True):
+        values = (
+            _value(spec, metric, one, setup) for one, setup in zip(column, setups, strict=True)
+        )
+        mean += [
+            math.nan if (score := score_of(metric, value)) is None else share * score
+            for value in values
+        ]
+    return mean
+
+
+def _value(
+    spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Candidate | None
+) -> float:
+    """Return a predicted metric; NaN without a prediction."""
+    if one is None or setup is None:
+        return math.nan
+    if metric not in DERIVED:
+        return one.metrics.get(metric, math.nan)
+    return float(spec.derived(one.metrics, setup.configuration).get(metric, math.nan))
+
+
+def _latency(metric: str) -> str | None:
+    """Return the metric as a latency; None for a throughput or a cost per token."""
+    return (
+        "tpot"
+        if metric == PER_USER
+        else next((name for name in _LATENCIES if f"_{name}_" in metric), None)
+    )
+
+
+def _launch_s(row: Sequence[SteadyPrediction | None]) -> float:
+    """Return seconds of a launch: the start, and each load."""
+    known = [one for one in row if one is not None]
+    durations = [one.metrics.get("duration", math.nan) for one in known]
+    return known[0].startup_s + sum(durations) if len(known) == len(row) else math.nan
+
+
+def _predicted(node: SteadyNode, setup: Candidate) -> SteadyPrediction | None:
+    try:
+        return node.predict(
+            setup.configuration.engine, setup.engine_version, setup.configuration.knobs
+        )
+    except (BadInput, ArithmeticError, ValueError, TypeError):
+        # An engine without figures, or a row whose values are of no configuration that there could
+        # be.
+        return None

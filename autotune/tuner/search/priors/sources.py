@@ -1,0 +1,225 @@
+"""Read the sources of a study's learning, launches of earlier studies and files (``--from``), and
+store them with it.
+
+What was learned from is copied into the new study's folder, so that a resumed study holds the same
+priors after the earlier one has grown or gone.
+
+An earlier study may be of another model, engine version, node or load. Its launches are fitted by
+the search's own Gaussian process, over the knobs that they vary; what the process predicts of the
+candidates is a `Prior`, whose trust the search learns. Failures say which candidates may not start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.base.errors import BadInput, MalformedFile
+from autotune.base.files import write_atomically
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.load.metrics.table import METRICS
+from autotune.tuner.replay.table import read_table
+from autotune.tuner.search.feasibility import p_starts
+from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
+from autotune.tuner.search.gp.posterior import Posterior
+from autotune.tuner.search.objective import score_of, weights
+from autotune.tuner.study.home import library_of
+from autotune.tuner.study.results import RESULTS, parse_rows
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, State
+
+_FOLDER = "sources"
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Result of one earlier launch: the logarithm of the objective, more is better; None: the
+    configuration failed."""
+
+    configuration: Configuration
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Earlier launches to learn from; the name is for people: ``study v32-night``."""
+
+    name: str
+    lessons: tuple[Lesson, ...]
+
+    def to_text(self) -> str:
+        """Return JSON lines: the name, then a line per lesson."""
+        rows = [
+            {
+                "engine": one.configuration.engine,
+                "config": dict(one.configuration.knobs),
+                "score": one.score,
+            }
+            for one in self.lessons
+        ]
+        return "".join(json.dumps(row) + "\n" for row in ({"name": self.name}, *rows))
+
+    @classmethod
+    def from_text(cls, text: str) -> Source:
+        """Return the inverse of `to_text`; raises ``ValueError`` or ``KeyError``."""
+        head, *rows = (json.loads(line) for line in text.splitlines())
+        found = (Lesson(Configuration(row["engine"], row["config"]), row["score"]) for row in rows)
+        return cls(head["name"], tuple(found))
+
+
+def sources_of(spec: StudySpec, folder: Path) -> list[Source]:
+    """Return a study's sources: its own copies if it has them, else the earlier studies and files.
+
+    Args:
+        folder: the study's; it need not exist.
+
+    Raises:
+        BadInput: a source has no launch that tells of the objective, or is gone; also
+            `MalformedFile`.
+    """
+    return [
+        _kept(_copy(folder, number)) or _read(Path(path), spec)
+        for number, path in enumerate(spec.sources)
+    ]
+
+
+def keep(sources: Sequence[Source], folder: Path) -> None:
+    """Copy the sources into the study's folder; existing copies remain."""
+    for number, source in enumerate(sources):
+        path = _copy(folder, number)
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, source.to_text())
+
+
+def learned(source: Source, candidates: CandidateSet) -> Prior | None:
+    """Return the information of earlier launches about the candidates; None for none.
+
+    Knobs that no engine's earlier launches varied have no say. Of an engine without earlier
+    launches nothing is known.
+    """
+    values: dict[tuple[str, str], set[tuple[type, Scalar]]] = {}
+    for lesson in source.lessons:
+        for name, value in lesson.configuration.knobs.items():
+            values.setdefault((lesson.configuration.engine, name), set()).add((type(value), value))
+    columns = sorted({name for (_, name), several in values.items() if len(several) > 1})
+    keys = [_row(candidate.configuration, columns) for candidate in candidates.items]
+    rows = [_row(lesson.configuration, columns) for lesson in source.lessons]
+    distinct = list(dict.fromkeys([*keys, *rows]))
+    positions = {key: i for i, key in enumerate(distinct)}
+    items = [
+        Candidate(Configuration(key[0], dict(zip(columns, key[1], strict=True))), "")
+        for key in distinct
+    ]
+    encoding = Encoding(CandidateSet(items, 0))
+    launched = [(positions[row], one.score) for row, one in zip(rows, source.lessons, strict=True)]
+    ran, broken = (
+        [p for p, score in launched if score is not None],
+        [p for p, score in launched if score is None],
+    )
+    with one_thread():
+        scores = np.array([score for _, score in launched if score is not None])
+        mean = Posterior(Kernels(encoding), ran, scores - scores.mean()).mean()
+        odds = p_starts(encoding, ran, broken)
+    own = np.array([positions[key] for key in keys])
+    known = np.isin(
+        [key[0] for key in keys], [lesson.configuration.engine for lesson in source.lessons]
+    )
+    if not known.any():
+        return None
+    mean, odds = np.where(known, mean[own], np.nan), np.where(known, odds[own], 1)
+    return Prior(source.name, mean, odds if broken else None)
+
+
+def _row(configuration: Configuration, columns: Sequence[str]) -> tuple[str, tuple[Scalar, ...]]:
+    return configuration.engine, tuple(configuration.knobs.get(name) for name in columns)
+
+
+def _copy(folder: Path, number: int) -> Path:
+    return folder / _FOLDER / f"{number}.jsonl"
+
+
+def _kept(path: Path) -> Source | None:
+    if not path.is_file():
+        return None
+    try:
+        return Source.from_text(path.read_text(encoding="utf-8"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MalformedFile(
+            path, f"not a study's copy of an earlier one ({error}); start a new study"
+        ) from error
+
+
+def _read(path: Path, spec: StudySpec) -> Source:
+    """Return the lessons of a study's folder or a file; raises `BadInput` when none of them
+    measured the objective."""
+    if path.suffix.lower() == ".csv":
+        table = read_table(path, library_of(spec)).rows
+        found = [
+            Lesson(row.configuration, _score(spec, row.metrics) if row.failure is None else None)
+            for row in table
+        ]
+        name, nothing = f"table {path.name}", f"no row of it has {spec.objective}"
+    else:
+        file = path / RESULTS if path.is_dir() else path
+        launches = _launches(file)
+        found = [lesson for launch in launches for lesson in _lesson(launch, spec)]
+        name, nothing = f"study {file.absolute().parent.name}", _nothing(launches, spec)
+    if not any(lesson.score is not None for lesson in found):
+        raise BadInput(f"--from {path}: {nothing}")
+    return Source(name, tuple(found))
+
+
+def _launches(file: Path) -> list[Launch]:
+    """Return the launches of a ``results.jsonl`` with real weights; a torn last line (a running
+    study) is skipped."""
+    try:
+        rows = parse_rows(file, file.read_bytes())
+    except OSError as error:
+        problem = f"it cannot be read ({error}); give a study, a {RESULTS} or a FILE.csv"
+        raise BadInput(f"--from {file}: {problem}") from error
+    if rows.torn and not rows.launches:
+        raise rows.torn
+    return [launch for launch in rows.launches if launch.trial.role is not Role.SCREEN]
+
+
+def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
+    """Explain in words why no launch is a lesson."""
+    if not launches:
+        return "it has no finished launch yet; let it run, or learn from another study"
+    metrics = [measured for launch in launches for measured in launch.result.metrics.values()]
+    has = sorted({name for measured in metrics for name in measured if name in METRICS})
+    if not has:
+        return f"none of its launches measured {spec.objective}; let it run on, or learn from another study"
+    return f"its launches did not measure {spec.objective}; they have {', '.join(has)}"
+
+
+def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
+    """Return the lesson of a launch; nothing if the measurement, the machine or the metric
+    failed."""
+    configuration, result = launch.trial.configuration, launch.result
+    if result.state is State.FAILED:
+        blamed = result.failure is None or result.failure.blames_the_configuration
+        return [Lesson(configuration, None)] if blamed else []
+    score = None if result.state is not State.COMPLETE else _score(spec, result.metrics)
+    return [] if score is None else [Lesson(configuration, score)]
+
+
+def _score(spec: StudySpec, metrics: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """Return ln(objective), more is better: of our workloads if measured, else of the launch's
+    first one."""
+    shares = weights(spec)
+    if not all(name in metrics for name in shares):
+        shares = dict.fromkeys([*metrics][:1], 1.0)
+    scores = [
+        (share, score_of(spec.objective, metrics[name].get(spec.objective)))
+        for name, share in shares.items()
+    ]
+    told = [share * score for share, score in scores if score is not None]
+    return sum(told) if told and len(told) == len(scores) else None

@@ -1,0 +1,109 @@
+"""`CandidateSampler`: suggest valid candidates, none twice, by our Gaussian process or by Optuna's
+samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autotune.base.errors import BadInput
+from autotune.engines.command import Scalar
+from autotune.tuner.search.gp.kernels import Kernels
+
+from .acquisition import Suggestion, suggest
+from .front import suggest_front
+from .history import Entry, History
+
+STARTS = "starts"
+"""Constraint of every trial that failed to run: violated, so that Optuna's samplers learn from
+it."""
+
+_OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
+    "tpe": lambda seed: TPESampler(seed=seed),
+    "nsgaii": lambda seed: NSGAIISampler(seed=seed),
+    "optuna-gp": lambda seed: GPSampler(seed=seed, deterministic_objective=False),
+    "random": lambda seed: RandomSampler(seed=seed),
+}
+
+
+class CandidateSampler:
+    """Suggest enumerated candidates: by our Gaussian process, or the nearest ones to an Optuna
+    sampler's choice.
+
+    Args:
+        kernels: the candidates, and the priors on them.
+        name: one of `autotune.tuner.search.SAMPLERS`.
+        seed: with the number of launches it fixes every choice of Optuna's samplers.
+    """
+
+    def __init__(self, kernels: Kernels, name: str = "gp", seed: int = 0) -> None:
+        self._kernels, self._name, self._seed = kernels, name, seed
+
+    def suggest(self, history: History) -> Suggestion | None:
+        """Return the next candidate after a history, a pure function of it; None if no candidate
+        remains."""
+        if history.exhausted:
+            return None
+        if self._name == "gp":
+            criterion = suggest if len(history.spec.goals) == 1 else suggest_front
+            return criterion(self._kernels, history.adjusted(), len(history))
+        encoding, free = (
+            self._kernels.encoding,
+            np.ones(len(self._kernels.encoding), dtype=np.bool_),
+        )
+        free[list(history.done_with)] = False
+        # A space that is the same for every trial, so that a knob that is left unset has the value
+        # None.
+        space: dict[str, BaseDistribution] = {
+            n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names
+        }
+        seed = int(np.random.default_rng([self._seed, len(history)]).integers(2**31))
+        study = optuna.create_study(direction="maximize", sampler=_OPTUNA[self._name](seed))
+        for entry in history:
+            params = {name: encoding.params(entry.position).get(name) for name in space}
+            study.add_trial(_trial(entry, [str(slo) for slo in history.spec.slos], params, space))
+        return Suggestion(encoding.nearest(study.ask(space).params, free), None)
+
+
+def _trial(
+    entry: Entry,
+    slos: Sequence[str],
+    params: Mapping[str, Scalar],
+    space: Mapping[str, BaseDistribution],
+) -> FrozenTrial:
+    """Report a launch so that Optuna's samplers learn most: a failed start is pruned, with a
+    constraint."""
+    state, value, constraints = TrialState.FAIL, entry.score, dict[str, float]()
+    if entry.pending:
+        state = TrialState.RUNNING
+    elif entry.broke:
+        state, constraints = TrialState.PRUNED, {STARTS: 1.0}
+    elif entry.measured:
+        state = TrialState.COMPLETE
+        constraints = {
+            slo: beyond for slo, beyond in (entry.violations or {}).items() if slo in slos
+        }
+    return create_trial(
+        state=state,
+        value=value,
+        constraints=constraints,
+        params=dict(params),
+        distributions=dict(space),
+    )
+
+
+def check_installed(name: str) -> None:
+    """Raise `BadInput` if a sampler needs a missing package."""
+    if name == "optuna-gp":
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise BadInput(
+                "--sampler optuna-gp: Optuna's Gaussian process needs PyTorch; install it with `pip install torch`, "
+                "or use --sampler gp, which is our own"
+            ) from None

@@ -1,0 +1,236 @@
+"""`Study`: ask for the next launch, launch it, tell the result; two files in the study's folder.
+
+What is done next depends on the finished launches and on those that are under way alone (`plan`),
+so a study that was killed makes the very same decisions as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.base.errors import BadInput, UnknownName
+from autotune.engines.command import Command
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.tuner.search import SAMPLERS
+from autotune.tuner.search.decide.finals import wants_answers
+from autotune.tuner.search.decide.sequential_test import percent
+from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
+from autotune.tuner.search.gp.posterior import THOROUGH
+from autotune.tuner.study.recommendation import Explanation
+from autotune.tuner.study.results import RESULTS, Lock, Results, counted
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, Trial
+
+from .acquisition import model_of
+from .explain import KnownNoEffects, explain, learned_figures, regret, search_gain
+from .history import History
+from .optuna_journal import Journal, interrupted
+from .plan import Plan, Recorded, Step, Stop
+from .sampler import CandidateSampler
+
+_PHASES = {
+    Role.BASELINE: "baseline",
+    Role.DEFAULT: "engine defaults",
+    Role.START: "good starts",
+    Role.SEARCH: "search",
+    Role.FINAL: "finals",
+    Role.CONTROL: "control run",
+    Role.SCREEN: "search, with random weights",
+}
+
+
+class Study:
+    """Study in a folder: a new one, or an existing one, which continues.
+
+    Args:
+        folder: of this study alone; made when it does not exist.
+        candidates: must be the same, in the same order, when a study is resumed.
+        command_of: how a candidate's server is started.
+        priors: what is believed of the candidates; trust in each is learned.
+        recorded: launches that are made again, in their order; none: the search decides.
+
+    Attributes:
+        stop_reason: why the study has ended; empty while it goes on.
+        phase: what the latest launch is for, in words.
+
+    Raises:
+        StudyLocked: another process has the study open.
+        UnknownName: no such sampler, or no such objective.
+        BadInput: the study's rows do not fit the candidates.
+        MalformedFile: ``results.jsonl`` is damaged elsewhere than at its end.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: StudySpec,
+        candidates: CandidateSet,
+        command_of: Callable[[Candidate], Command],
+        priors: Sequence[Prior] = (),
+        recorded: Sequence[Launch] = (),
+    ) -> None:
+        if spec.sampler not in SAMPLERS:
+            raise UnknownName("sampler", spec.sampler, SAMPLERS)
+        self._spec, self._candidates, self._command_of = spec, candidates, command_of
+        self._kernels = Kernels(Encoding(candidates), priors)
+        sampler = CandidateSampler(self._kernels, spec.sampler, spec.seed)
+        self._plan = Recorded(recorded) if recorded else Plan(self._kernels, sampler)
+        self._pending: dict[int, Trial] = {}
+        self._interrupted: list[Trial] = []
+        self.stop_reason, self.phase = "", "starting"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = Lock(folder)
+        try:
+            self._results = Results(folder / RESULTS)
+            self._check_rows()
+            path = folder / "optuna.journal"
+            self._journal = Journal(path, spec, candidates, command_of, self._kernels.encoding)
+            self._take_up(interrupted(path, candidates))
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def launches(self) -> Sequence[Launch]:
+        """Return the finished launches, by number."""
+        rows = counted(self._results.launches, self._spec.finals_from)
+        return sorted(rows, key=lambda launch: launch.trial.number)
+
+    def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
+        """Return the next launch; None if the study has ended, or must wait for running trials.
+
+        Trials that were interrupted come first, under their numbers. One that was bound to a node
+        waits for it there; where that is gone it may run on any, and counts for that one.
+
+        Args:
+            nodes: the executor's nodes that may run it, best only those where it could begin at
+                once: `Trial.node` of what is asked is one of them, or empty. No nodes: one place
+                without a name.
+            busy: those on which it would have to wait: only a launch that was interrupted there is
+                asked for them.
+        """
+        if self._interrupted:
+            # Those that can begin first, on their own nodes before others take these.
+            trial = min(
+                self._interrupted, key=lambda t: (t.node not in nodes, bool(t.node), t.node in busy)
+            )
+            self._interrupted.remove(trial)
+            trial = trial if trial.node in (*nodes, *busy) else replace(trial, node="")
+        else:
+            with one_thread():
+                decision = self._plan.next(
+                    self._history(self.launches, self._pending.values()), nodes
+                )
+            if isinstance(decision, Stop):
+                self.stop_reason, self.phase = decision.reason, "done"
+            if not isinstance(decision, Step):
+                return None
+            trial = self._journal.ask(decision)
+        baseline = self._candidates.items[self._candidates.baseline].fingerprint
+        trial = replace(
+            trial, wants_answers=wants_answers(self._spec, trial, baseline, self.launches)
+        )
+        self._pending[trial.number] = trial
+        self.phase = _PHASES[trial.role]
+        return trial
+
+    def tell(self, launch: Launch) -> None:
+        """Store a finished launch: it is on disk on return, in `results.jsonl` first.
+
+        Raises:
+            ValueError: its trial was not asked for, or was already recorded.
+        """
+        if launch.trial.number not in self._pending:
+            raise ValueError(
+                f"trial {launch.trial.number} was not asked for, or was already recorded"
+            )
+        self._results.append(launch)
+        del self._pending[launch.trial.number]
+        self._journal.tell(launch)
+
+    def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
+        """Explain the contribution of each knob of the winner, and the knobs without effect.
+
+        `no_effect_of` tells what on a launch's command is known to have no effect without measuring
+        it.
+        """
+        history = self._history(self.launches).adjusted()
+        judgement = judge(history)
+        with one_thread():
+            # What is told of knobs was measured with real weights, what may still be better is
+            # ranked by all launches.
+            alone = replace(history, screened=())
+            rows = [launch for launch in self.launches if launch.trial.role is not Role.SCREEN]
+            found = explain(
+                alone, rows, model_of(self._kernels, alone, THOROUGH), judgement, no_effect_of
+            )
+            model = model_of(self._kernels, history)
+            if judgement.winner is None:
+                return found
+            told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
+            # Of a bundle, and beyond given commands, nothing is known of what was not launched.
+            given = isinstance(self._plan, Recorded) or self._candidates.alone
+            if not given and self._spec.verifies is None:
+                if self._spec.sampler == "gp":
+                    told["regret"] = regret(history, model, self._kernels, judgement.winner)
+                told |= search_gain(history, self._kernels, judgement.winner)
+        return found.model_copy(update=told)
+
+    @property
+    def off_nodes(self) -> Mapping[str, str]:
+        """Return the nodes slower or faster than the others beyond noise, with the reason to retire
+        them."""
+        history = self._history(self.launches)
+        offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
+        return {
+            node: f"the baseline is {offset:+.0f} % off there, beyond noise"
+            for node, offset in offsets.items()
+        }
+
+    @property
+    def changes(self) -> Sequence[str]:
+        """Return findings from launches that change how the others are made."""
+        return self._history(self.launches, self._pending.values()).changes
+
+    def close(self) -> None:
+        """Release the study's lock; the study can be opened again."""
+        self._lock.release()
+
+    def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
+        return History.of(self._spec, self._candidates, launches, pending)
+
+    def _check_rows(self) -> None:
+        try:
+            self._history(self._results.launches)
+        except KeyError as error:
+            raise BadInput(
+                f"a launch of this study has a configuration ({error.args[0]}) that is no longer a candidate: the "
+                "search spaces, the replay file or autotune itself have changed; start a new study"
+            ) from None
+
+    def _take_up(self, begun: dict[int, Step]) -> None:
+        """Write the journal again from the rows; unfinished trials are started again under their
+        numbers.
+
+        Where a lost journal leaves a number without either, it is decided again from the launches
+        before it.
+        """
+        rows = {launch.trial.number: launch for launch in self._results.launches}
+        for number in range(max([*rows, *begun], default=-1) + 1):
+            if number in rows:
+                self._journal.add(rows[number])
+                continue
+            before = [row for row in self.launches if row.trial.number < number]
+            with one_thread():
+                decision = begun.get(number) or self._plan.next(
+                    self._history(before, self._interrupted)
+                )
+                if isinstance(decision, Step):
+                    self._interrupted.append(self._journal.ask(decision))
+                else:
+                    self._journal.add(None)
+        self._journal.save()

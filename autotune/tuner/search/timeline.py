@@ -1,0 +1,65 @@
+"""Place launches on one clock, and sum up the time that a study has used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from autotune.base.evidence import Evidence
+from autotune.tuner.study.spec import node_of_place
+from autotune.tuner.trial import Launch
+
+_VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
+
+
+def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int, float]:
+    """Return the start time of each launch by its number, seconds; since the epoch for real time.
+
+    Where it did not, every launch begins, in the order of their numbers, as soon as those before it
+    have begun and its GPUs are free. The same GPUs of a node run one after the other, also where a
+    clock was set back; all else side by side. Where not `several`, rows name no nodes of the study:
+    there is one place, whatever its host is called.
+    """
+    found: dict[int, float] = {}
+    free: dict[tuple[str, str], float] = {}
+    latest = 0.0
+    # Virtual launches have no time of their own on the clock.
+    told_s = [
+        (0.0 if row.result.evidence in _VIRTUAL else row.result.began_s or 0.0, row)
+        for row in launches
+    ]
+    for began_s, launch in sorted(told_s, key=lambda told: (told[0], told[1].trial.number)):
+        result = launch.result
+        gpus = (
+            [(node_of_place(result.node), gpu) for gpu in result.gpu_ids or ("",)]
+            if several
+            else [("", "")]
+        )
+        latest = max(began_s or latest, *(free.get(gpu, 0.0) for gpu in gpus))
+        found[launch.trial.number] = latest
+        free |= dict.fromkeys(gpus, latest + result.seconds)
+    return found
+
+
+def node_s(launches: Sequence[Launch]) -> float:
+    """Return the time in which at least one launch ran on a node, summed over the nodes."""
+    # Where no trial was bound to a node, rows may still name one: a host's, which says nothing
+    # here.
+    several = any(launch.trial.node for launch in launches)
+    begins = start_times(launches, several)
+    ran: dict[str, list[tuple[float, float]]] = {}
+    for launch in launches:
+        begin, node = (
+            begins[launch.trial.number],
+            node_of_place(launch.result.node) if several else "",
+        )
+        ran.setdefault(node, []).append((begin, begin + launch.result.seconds))
+    return sum(map(covered_s, ran.values()))
+
+
+def covered_s(intervals: Sequence[tuple[float, float]]) -> float:
+    """Return the total length of the union of intervals (start, end); gaps do not count."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

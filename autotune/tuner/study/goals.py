@@ -1,0 +1,112 @@
+"""Check the objective and its weights, the second objective, and the SLOs.
+
+An objective's metric must change with the speed of the node, so that a gain in percent means
+something; an SLO may be on any metric. SLOs and the second objective are about the first workload.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from autotune.base.errors import BadInput, UnknownName
+from autotune.load.metrics.formulas import parse_goodput, slos_of
+from autotune.load.metrics.table import COSTS, GOODPUT, METRICS, Rent, check_metric
+
+from .options import RunOptions
+from .spec import StudySpec
+
+_WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
+_FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"
+
+
+def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
+    """Return a study with the typed goals; otherwise with its own goals, checked in the same way.
+
+    Raises `BadInput` for unknown metrics and for options that contradict each other.
+    """
+    notes: list[str] = []
+    pareto = spec.pareto if options.pareto is None else options.pareto
+    weights = ",".join(f"{name}={weight!r}" for name, weight in spec.weights.items()) or None
+    limits = [f"{name}:{limit!r}" for name, limit in spec.goodput.items()]
+    goals: dict[str, Any] = {
+        "objective": _goal(options.objective or spec.objective, "objective"),
+        "weights": _weights(
+            weights if options.weights is None else options.weights, spec.workloads
+        ),
+        "pareto": None if pareto is None else _goal(pareto, "--pareto"),
+        "slos": slos_of(options.slos or list(map(str, spec.slos))),
+        "goodput": parse_goodput(options.goodput or limits),
+        "gpu_hour_price": spec.gpu_hour_price
+        if options.gpu_hour_price is None
+        else options.gpu_hour_price,
+    }
+    asked = spec.model_copy(update=goals)
+    if asked.pareto == asked.objective:
+        raise BadInput(
+            f"--pareto {asked.pareto} and --objective {asked.objective}: a front needs two metrics, "
+            "e.g. --pareto p99_ttft_ms"
+        )
+    if asked.pareto is not None and options.sampler != "gp":
+        alone = f"--sampler {options.sampler} optimises only the objective"
+        notes.append(
+            f"{alone}: the front against {asked.pareto} is that of its launches; gp searches for the front"
+        )
+    _check_needs(asked)
+    if (
+        asked.objective == GOODPUT
+        and not asked.goodput
+        and not any(slo.metric.endswith("_ms") for slo in asked.slos)
+    ):
+        notes.append(
+            f"{GOODPUT} counts every request without --goodput; e.g. --goodput 'ttft:2000 tpot:50'"
+        )
+    return asked.model_copy(update={"notes": (*notes, *spec.notes)})
+
+
+def _check_needs(spec: StudySpec) -> None:
+    """Raise `BadInput` for a cost without a price, or a capacity without a load search."""
+    Rent.of(spec, spec.gpus)
+    for option, metric in spec.asked.items():
+        needs = METRICS[metric].needs
+        if spec.lacks(needs) and metric in COSTS:
+            typed = f"{option.partition(' ')[0]} {metric}"
+            raise BadInput(f"{typed}: a cost needs a price; add --gpu-hour-price, e.g. 3.20")
+        if spec.lacks(needs):
+            by = "" if " " in needs else " concurrency or rate"
+            raise BadInput(f"{metric} needs {needs}{by}: add that option")
+
+
+def _goal(name: str, what: str) -> str:
+    goals = [metric for metric, formula in METRICS.items() if formula.time_power != 0]
+    return check_metric(name, f"{what} metric", goals)
+
+
+def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    rest = text or ""
+    while rest:
+        match = _WEIGHT.match(rest)
+        if match is None:
+            raise BadInput(f"--weights {text!r}: {rest!r} has no weight; {_FORM}")
+        name, weight = match["workload"], math.nan
+        with suppress(ValueError):
+            weight = float(match["weight"])
+        if name not in workloads:
+            raise UnknownName(
+                "workload in --weights", name, workloads, "Each must also be given by --workload."
+            )
+        if name in weights:
+            raise BadInput(f"--weights {text!r}: {name!r} has two weights; give it one")
+        if not (weight > 0 and math.isfinite(weight)):
+            raise BadInput(
+                f"--weights {text!r}: {match['weight'].strip()!r} is not a weight for {name!r}; {_FORM}"
+            )
+        weights[name] = weight
+        rest = rest[match.end() :]
+    if text is not None and not weights:
+        raise BadInput(f"--weights {text!r}: {_FORM}")
+    return {name: weights[name] for name in workloads if name in weights}

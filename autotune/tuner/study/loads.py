@@ -1,0 +1,214 @@
+"""The loads of a launch: the sequence of measurements on one warm server.
+
+The workloads of the study as they are, the first of them raised as far as the limits are kept where
+that was asked for (``--find-load``), then the first one with a few other numbers of requests in
+flight (``--ladder``). Real servers and the simulated node measure the same `Load`s in the same
+order, and both fill a launch's metrics by `Load.add`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from autotune.base.errors import BadInput
+from autotune.engines.library import Library
+from autotune.load.capacity.judge import LOOKS
+from autotune.load.capacity.search import CONFIRM_S, LoadSearch
+from autotune.load.capacity.search import check as check_search
+from autotune.load.load import Load
+from autotune.load.metrics.table import HEADLINE, PER_USER, PROMPTS, SENT
+from autotune.load.workloads import LEAST_OF_HALF, Workload, how_fixed, load_workload
+from autotune.load.workloads.lengths import SessionLengths
+from autotune.tuner.trial import Role, Trial
+
+from .options import RunOptions
+from .spec import StudySpec
+
+USUAL_RUNGS = (1, 4, 16, 64, 256)
+"""Default concurrencies of a front over numbers of requests in flight."""
+CAPACITY = "capacity_total_token_throughput"
+"""The objective at every server's capacity."""
+LEAST_PROMPTS = 32
+"""Prompts of the lightest loads: fewer give a mean latency with too wide an interval."""
+PER_PLACE = 8
+"""Prompts of a load per unit of its concurrency; a steady state needs three
+(`metrics.formulas`)."""
+SEEDS_OF_FINALS = 2**32
+"""Added to the seed of a finals launch: beyond every ``--seed``, so that its prompts differ from
+the search's."""
+_CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
+_COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
+
+
+def loads_of(
+    spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS, confirms: bool = True
+) -> list[Load]:
+    """Return the loads of a launch, in order.
+
+    The rungs have the same prompts in every launch: the few requests of a light load differ more
+    from seed to seed than launches do. A rate that a load search finds is confirmed by a long load
+    (`confirms`) where launches are compared.
+    """
+    loads = []
+    first_seed = (
+        spec.seed + trial.launch_index + (SEEDS_OF_FINALS if trial.role is Role.FINAL else 0)
+    )
+    for name in trial.workloads:
+        (workload, about), search = workload_of(spec, trial.role, name, library), None
+        if spec.find_load is not None and name == spec.workloads[0]:
+            confirm_s = CONFIRM_S if confirms and trial.role in _COMPARED else 0.0
+            search = LoadSearch(
+                spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s
+            )
+        loads.append(Load(name, workload, first_seed, search, about=about))
+    first, _ = workload_of(spec, Role.SEARCH, trial.workloads[0], library)
+    return [
+        *loads,
+        *(Load(loads[0].of, rung_of(first, rung), spec.seed, rung=rung) for rung in trial.rungs),
+    ]
+
+
+def workload_of(
+    spec: StudySpec, role: Role, name: str, library: Library
+) -> tuple[Workload, dict[str, str]]:
+    """Return the load sent under a workload's name, and its description in the metrics.
+
+    In the finals these are prompts that no launch of the search sent: of ``--final-workload``, the
+    second half of a file, or, where prompts are drawn, drawn anew. Finals of a smaller budget are
+    launches of the search now.
+    """
+    final, given = role is Role.FINAL, spec.final_workload if name == spec.workloads[0] else None
+    workload = load_workload(given if final and given else name, library)
+    halved = spec.divided and not given and workload.limited
+    half = workload.half(2 if final else 1) if halved else None
+    others = half is not None or given not in (None, *spec.workloads)
+    unseen = not workload.limited or (others and not spec.finals_from)
+    about = {PROMPTS: "unseen" if unseen else "seen", **({SENT: given} if given else {})}
+    return half or workload, about if final else {}
+
+
+def rung_of(workload: Workload, concurrency: int) -> Workload:
+    """Return a workload of one load with this number of requests in flight.
+
+    Lengths come from the same distribution. A light load has fewer prompts, `PER_PLACE` per request
+    in flight and `LEAST_PROMPTS` at least: a thousand prompts one at a time would take most of an
+    hour. Sessions are sent whole.
+    """
+    load = workload.with_concurrencies([concurrency])
+    point = load.points[0]
+    whole = isinstance(point.lengths, SessionLengths)
+    few = (
+        point.prompts if whole else min(point.prompts, max(LEAST_PROMPTS, PER_PLACE * concurrency))
+    )
+    # A name of its own gives it prompts of its own.
+    return load.model_copy(
+        update={
+            "name": f"{workload.name}-ladder-{point.label}",
+            "points": [point.model_copy(update={"prompts": few})],
+        }
+    )
+
+
+Measurable = Callable[[StudySpec, tuple[int, ...], Library], tuple[tuple[int, ...], Sequence[str]]]
+"""Return the measurable rungs of a study, and notes; raises `BadInput` for none."""
+
+
+def asked_load(options: RunOptions) -> dict[str, Any]:
+    """Return the fields of a study that define its load search, with its objective."""
+    return {
+        "find_load": options.find_load,
+        "objective": HEADLINE if options.find_load is None else CAPACITY,
+    }
+
+
+def with_loads(
+    spec: StudySpec, options: RunOptions, measurable: Measurable, library: Library, *, sent: bool
+) -> StudySpec:
+    """Return a study with the rungs that were typed or that its front needs; checks its load
+    search.
+
+    Rungs that come with a front alone are left out, with a note, where they cannot be measured.
+
+    Args:
+        sent: False where launches are recorded.
+
+    Raises:
+        BadInput: the loads contradict each other or the goals, or cannot be measured.
+    """
+    searched, text = spec.find_load is not None, options.ladder
+    if searched and text is not None:
+        raise BadInput(
+            "--ladder: the load search already has a curve; remove --ladder or --find-load"
+        )
+    if searched and spec.weights:
+        raise BadInput(
+            "--weights: the load search uses only the first workload; remove --weights or --find-load"
+        )
+    rungs: tuple[int, ...] = USUAL_RUNGS if spec.pareto == PER_USER and not searched else ()
+    told: list[str] = []
+    if text is not None:
+        words = text.split(",")
+        if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
+            raise BadInput(
+                f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256"
+            )
+        rungs = tuple(sorted({int(word) for word in words}))
+        told += ["--ladder: each concurrency is measured once"] if len(rungs) < len(words) else []
+    if spec.find_load is not None and sent:
+        check_search(spec.find_load, load_workload(spec.workloads[0], library), spec.slos)
+    spec = _with_finals(spec, options.final_workload, library) if sent else spec
+    try:
+        there, notes = measurable(spec, rungs, library) if rungs else ((), ())
+    except BadInput as error:
+        if text is not None:
+            raise BadInput(f"--ladder: {error}") from error
+        there, notes = (), (f"the front has only one load, no ladder: {error}",)
+    return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *told, *notes)})
+
+
+def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudySpec:
+    """Return a study whose finals send other prompts than its search, with notes on the method or
+    the obstacle."""
+    notes, divided = [], False
+    if given is not None:
+        if spec.weights or spec.pareto:
+            raise BadInput(
+                "--final-workload replaces the one workload of one objective: no --weights or --pareto"
+            )
+        workload = load_workload(given, library)
+        workload.check_fits(spec.model.architecture.context_limit)
+        if spec.find_load is not None:
+            check_search(spec.find_load, workload, spec.slos)
+        notes.append(
+            f"the finals send {given} in place of {spec.workloads[0]}; their figures have the latter's name"
+        )
+    for whole in (load_workload(name, library) for name in spec.workloads[given is not None :]):
+        halves = [
+            half for number in (1, 2) if whole.limited and (half := whole.half(number)) is not None
+        ]
+        divided |= len(halves) == 2
+        if len(halves) == 2:
+            search, final = (sum(point.prompts for point in half.points) for half in halves)
+            notes.append(
+                f"{whole.name} is divided: the search sends {search:,} of its requests, and the finals {final:,} that "
+                f"the search does not use; --final-workload {whole.name} sends all of them in both"
+            )
+        elif whole.limited:
+            notes.append(
+                f"{whole.name} is too short to be divided (half of it has less than {LEAST_OF_HALF} requests, or less "
+                "than requested): the finals repeat the search's prompts; --final-workload names other prompts"
+            )
+    return spec.model_copy(
+        update={"final_workload": given, "divided": divided, "notes": (*spec.notes, *notes)}
+    )
+
+
+def check_free(name: str, library: Library) -> None:
+    """Raise `BadInput` for a workload with a fixed load, which has no rungs."""
+    if fixed := how_fixed(load_workload(name, library)):
+        raise BadInput(
+            f"{name} {fixed}, so its concurrency is fixed; a ladder needs one load that is sent all at once, "
+            "such as sharegpt or random:3200:800. The loads of such a workload are measured without --ladder"
+        )

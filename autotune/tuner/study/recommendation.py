@@ -1,0 +1,653 @@
+"""Results of a study: the content of ``recommendation.json`` as values.
+
+`autotune.tuner.recommend` computes it; report, export and tracking read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.base.evidence import Evidence, Evidenced
+from autotune.engines.command import Scalar
+from autotune.engines.promises import GivenUp
+from autotune.load.metrics import readable
+from autotune.load.metrics.table import Metrics
+from autotune.tuner.trial import Launch, Speculation
+
+SCHEMA = 1
+
+STAND_IN = "replayed:"
+"""Start of `Choice.argv` if a table of recorded launches has no command; the engine's name
+follows."""
+
+
+EXTERNAL = "external:"
+"""Start of `Choice.argv` of a server that autotune did not start; its URL follows."""
+
+SERVED = ("kv_cache_tokens", "longest_request_tokens", "odds_of_starting")
+"""Figures of launches about the longest request."""
+_PREDICTED = {Evidence.SIMULATED: "in the simulation", Evidence.EMULATED: "on the emulated node"}
+
+Side = Literal["baseline", "recommended"]
+
+
+class Verdict(StrEnum):
+    """The verdict on the recommended configuration against the baseline."""
+
+    BETTER = "better"
+    INDISTINGUISHABLE = "indistinguishable"
+    UNOPPOSED = "unopposed"
+    """The baseline could not run."""
+    INFEASIBLE = "infeasible"
+    """No launch ran, or none met the SLOs."""
+    UNFINISHED = "unfinished"
+    """The study is unfinished: only in a report, never in ``recommendation.json``."""
+
+
+class _Value(BaseModel):
+    # A key that another version wrote is no reason to refuse a study or a bundle.
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
+
+
+class AccuracyComparison(_Value):
+    """Result of the check of answers, in the terms of `autotune.tuner.trial.Accuracy`.
+
+    A score is None where that one was not checked, `passed` where the two were not compared, for
+    want of launches. Of ``builtin`` the scores are shares of tokens that are not wrong beside the
+    baseline's first launch.
+    """
+
+    kind: str
+    baseline: float | None
+    baseline_ci95: tuple[float, float] | None
+    recommended: float | None
+    recommended_ci95: tuple[float, float] | None
+    threshold: float | None
+    passed: bool | None
+    note: str = ""
+    seconds: float = 0.0
+
+
+def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, AccuracyComparison]:
+    """Return `Recommendation.accuracy` as keywords, of baseline and recommended command; empty
+    without a check."""
+    checks = [
+        (row.trial.configuration.fingerprint, row.result.accuracy)
+        for row in launches
+        if row.result.accuracy
+    ]
+    if not checks:
+        return {}
+    judged = [check for _, check in checks if check.passed is not None]
+    baselines = [check for fingerprint, check in checks if fingerprint == base]
+    own = next(((c.baseline, c.baseline_ci95) for c in judged), None)
+    own = own or next(((c.score, c.ci95) for c in baselines), (None, None))
+    mine = next((check for fingerprint, check in reversed(checks) if fingerprint == chosen), None)
+    # The baseline itself is what others are held against: it passes, once it was asked.
+    itself = chosen == base and mine is not None
+    score, ci95 = own if itself else (mine.score, mine.ci95) if mine else (None, None)
+    outcome = AccuracyComparison(
+        kind=checks[0][1].kind,
+        baseline=own[0],
+        baseline_ci95=own[1],
+        recommended=score,
+        recommended_ci95=ci95,
+        threshold=mine.threshold if mine else None,
+        passed=True if itself else mine.passed if mine else None,
+        note=next((check.note for _, check in checks if check.note), ""),
+        seconds=sum(check.seconds for _, check in checks),
+    )
+    return {"accuracy": outcome}
+
+
+class NodeShare(_Value):
+    """One of several nodes that ran a study, with the baseline's objective there (a geometric
+    mean).
+
+    Attributes:
+        difference_percent: of that from the mean of the other nodes, as measured; negative is
+            slower.
+        offset_percent: what scores of the search are corrected by; 0 within noise.
+        certain: whether it is off beyond noise: then nothing more was launched there.
+    """
+
+    node: str
+    launches: int
+    baseline: float | None
+    difference_percent: float | None
+    offset_percent: float
+    certain: bool
+
+
+class CurvePoint(_Value):
+    """Baseline and recommended configuration at a number of requests in flight.
+
+    Attributes:
+        baseline, recommended: geometric means over the launches; None where it was not measured.
+        gain_percent: of the recommended one over the baseline, with its 95 % interval by the noise
+            of launches.
+        faster: which one is, beyond that noise; None: they cannot be told apart.
+    """
+
+    concurrency: int
+    baseline: float | None
+    recommended: float | None
+    gain_percent: float | None = None
+    ci95: tuple[float, float] | None = None
+    faster: Side | None = None
+
+
+class Crossing(_Value):
+    """The load at which one configuration becomes faster than the other.
+
+    Attributes:
+        concurrency: interpolated on its logarithm.
+        between: the concurrencies between which neither is faster beyond the noise of launches.
+    """
+
+    concurrency: float
+    between: tuple[float, float]
+    below: Side
+    above: Side
+
+
+class Curves(_Value):
+    """Curves of baseline and recommended configuration over requests in flight, with their
+    launches.
+
+    `noise_percent` is the standard deviation from launch to launch that decides which one is
+    faster.
+    """
+
+    metric: str
+    workload: str
+    noise_percent: float
+    launches: tuple[int, int]
+    points: list[CurvePoint]
+    crossings: list[Crossing]
+
+
+class StudyCost(_Value):
+    """The cost of the study itself, with money if there is a price.
+
+    Attributes:
+        node_hours: hours in which a launch ran on a node, over all nodes; side by side on one node
+            they count once.
+        node_hours_by_fidelity: those of launches with their weights, and with random ones.
+        gpu_hours: of the GPUs that launches had; None for a machine without a GPU.
+    """
+
+    node_hours: float
+    node_hours_by_fidelity: dict[str, float] = {}
+    gpu_hours: float | None
+    gpu_hour_price: float | None
+    cost: float | None
+
+    @property
+    def in_money(self) -> str:
+        """Return the bill in a sentence; empty without a price."""
+        if self.cost is None or self.gpu_hour_price is None:
+            return ""
+        return f"At {self.gpu_hour_price:.2f} per GPU-hour that is {readable.number(self.cost)}."
+
+
+class Objective(_Value):
+    """A goal's metric on one workload. ``ci95`` is for the mean of the repeats (new launches), None
+    below two.
+
+    Attributes:
+        workload: of a weighted geometric mean, several with their weights: ``sharegpt=2,long=1``.
+        interval90_on_a_node: of a simulated or emulated objective; None for another one.
+    """
+
+    metric: str
+    workload: str
+    value: float
+    ci95: tuple[float, float] | None
+    repeats: int
+    interval90_on_a_node: tuple[float, float] | None = None
+
+
+class Choice(_Value):
+    """A measured configuration with its command; ``argv`` starts with the ``container``'s words.
+
+    Attributes:
+        kv_cache_tokens, longest_request_tokens, odds_of_starting: as of
+            `autotune.tuner.trial.TrialResult`, the least of its launches.
+        speculation: of one of its launches.
+        not_simulated: where figures are predicted, the settings of its command on which none of
+            them depends.
+    """
+
+    engine: str
+    engine_version: str
+    config: dict[str, Scalar]
+    fingerprint: str
+    argv: list[str]
+    container: list[str] = []
+    env: dict[str, str]
+    files: dict[str, str] = {}
+    command: str
+    objective: Objective
+    kv_cache_tokens: int | None = None
+    longest_request_tokens: int | None = None
+    odds_of_starting: float | None = None
+    speculation: Speculation | None = None
+    not_simulated: list[str] = []
+
+    @property
+    def engine_argv(self) -> list[str]:
+        """Return the engine's command line, without the container around it."""
+        return self.argv[len(self.container) :]
+
+    @property
+    def external(self) -> bool:
+        """True if autotune did not start the server, so that its command line is unknown."""
+        return self.argv[0].startswith(EXTERNAL)
+
+    @property
+    def stand_in(self) -> bool:
+        """True if the command is a placeholder that describes a replayed row."""
+        return self.argv[0].startswith(STAND_IN)
+
+
+class Alternative(Choice):
+    """Another measured command, its advantage, and the recommended command's gain over it."""
+
+    label: str
+    gives_up: list[GivenUp]
+    lead_percent: float = Field(alias="price_percent")
+    lead_ci95: tuple[float, float] | None = Field(alias="price_ci95")
+
+
+class RecipeGain(_Value):
+    """The recommended command's gain over a recipe of the engine's card; no interval if it is the
+    recipe."""
+
+    engine: str
+    recipe: str
+    percent: float
+    ci95: tuple[float, float] | None
+
+
+class WorkloadComparison(_Value):
+    """One workload: baseline and recommendation; None if not measured.
+
+    Attributes:
+        prompts: whether the search had seen what the finals sent; None where the launches do not
+            tell.
+        sent: the workload that the finals sent in place of this one; None: none.
+    """
+
+    baseline: Metrics | None
+    recommended: Metrics | None
+    gain_percent: float | None
+    prompts: Literal["unseen", "seen"] | None = None
+    sent: str | None = None
+
+
+class MatrixCell(_Value):
+    """A configuration's objective on one workload, its gain over the baseline, and whether its mean
+    is the best."""
+
+    value: float
+    gain_percent: float | None
+    ci95: tuple[float, float] | None
+    repeats: int
+    best: bool
+
+
+class MatrixRow(Choice):
+    """The baseline, or a finalist that meets the SLOs, on every workload with its measurements."""
+
+    role: Literal["baseline", "recommended", "finalist"]
+    workloads: dict[str, MatrixCell]
+
+
+class FrontPoint(Choice, Evidenced):
+    """A measured, non-dominated configuration of two goals.
+
+    Attributes:
+        second: the second goal.
+        concurrency: at which both were measured, where the front is over the loads of the ladder:
+            no point of the same engine beats it; None: the workload as it is.
+    """
+
+    second: Objective
+    concurrency: int | None = None
+    evidence: Evidence
+    evidence_of: Evidence | None = None
+
+
+COIN_TOSS = 0.6
+"""Odds of a gain below which a command should omit a setting: nobody installs a library for a coin
+toss."""
+
+
+class Contribution(_Value):
+    """Gain of one setting of the recommended command (or the smallest removable group, joined by
+    ``+``).
+
+    That command against the same one with the setting put back to what the engine does by itself.
+
+    Attributes:
+        gain_percent: None where the command without it did not start.
+        odds: from 0 to 1, that it adds more than 0.5 %; None where that is not known.
+        needed_to: what the command without it fails to do.
+        measured_on: what tells it.
+    """
+
+    knob: str
+    from_: Scalar = Field(alias="from")
+    to: Scalar
+    gain_percent: float | None
+    ci95: tuple[float, float] | None
+    odds: float | None = None
+    needed_to: Literal["start", "keep the limits", "keep what it promises"] | None = None
+    measured_on: str
+
+    @property
+    def coin_toss(self) -> bool:
+        """True if the setting probably has no gain but was launched too rarely to drop it; never
+        for an engine."""
+        return (
+            self.knob != "engine"
+            and self.needed_to is None
+            and (1.0 if self.odds is None else self.odds) < COIN_TOSS
+        )
+
+
+class NoEffect(_Value):
+    """A knob, or a flag as on the command line, without effect on the objective.
+
+    The reason, one sentence in Markdown, says whose word that is; so many launches tell it, 0 where
+    none was needed.
+    """
+
+    knob: str
+    values: list[Scalar]
+    reason: str
+    launches: int = 0
+
+
+class Regret(_Value):
+    """Odds that no configuration in the space, launched or not, is better by more than a number of
+    percent."""
+
+    percent: float
+    odds: float
+
+
+class LearnedFigure(_Value):
+    """A coefficient of the node's model learned from the launches; `engine=None` means all
+    engines."""
+
+    figure: str
+    engine: str | None
+    from_: float = Field(alias="from")
+    to: float
+    unit: str
+
+
+class Explanation(_Value):
+    """Reasons for the speed of the recommended configuration, and other findings about the
+    candidates."""
+
+    contributions: list[Contribution] = []
+    inert: list[NoEffect] = []
+    regret: Regret | None = None
+    search_gain_percent: float | None = None
+    search_gain_ci95: tuple[float, float] | None = None
+    learned: list[LearnedFigure] = []
+
+
+class Resolution(_Value):
+    """A knob that an engine set to another value than requested, in launches of these numbers; the
+    note is Markdown.
+
+    They are repeats of another launch where the engine runs one and the same.
+    """
+
+    engine: str
+    knob: str
+    asked: Scalar
+    got: Scalar
+    note: str
+    launches: list[int]
+    repeats_of: int | None
+
+
+class BrokenLimit(_Value):
+    """A violated limit; the value is the mean over launches."""
+
+    slo: str
+    metric: str
+    value: float
+    limit: float
+
+
+class NearestMiss(BrokenLimit):
+    """The configuration closest to all SLOs if none meets them; the first limit is violated
+    most."""
+
+    command: str
+    argv: list[str]
+    env: dict[str, str]
+    config: dict[str, Scalar]
+    load: float | None = None
+    broken: list[BrokenLimit] = []
+
+
+class PredictedValue(_Value):
+    """A predicted objective, its interval on a real node, and the error of the prediction over the
+    measurement."""
+
+    value: float
+    interval90: tuple[float, float] | None
+    error_percent: float | None
+
+
+class Verification(_Value):
+    """A command of another study: its role there, its prediction, its measurement, and its latest
+    failure."""
+
+    role: Literal["baseline", "recommended", "next best"]
+    engine: str
+    fingerprint: str
+    command: str
+    predicted: PredictedValue
+    measured: Objective | None
+    failure: str | None = None
+    not_simulated: list[str] = []
+
+
+class ComparedCommand(_Value):
+    """A command of a study on two versions of its engine, as the new version takes it.
+
+    A change is below 0 where the new version is worse. `failure` says why the command does not run
+    there, and `fingerprint` which of the study's configurations it was (empty: not stored).
+    """
+
+    role: Side
+    argv: list[str]
+    change_percent: float | None
+    change_ci95: tuple[float, float] | None
+    launches: int
+    failure: str | None = None
+    fingerprint: str = ""
+
+
+class Regression(_Value):
+    """Comparison of two versions of an engine by a study's commands: the content of
+    ``regress.json``.
+
+    Attributes:
+        old: ``rows``: the study's own launches stand for the old version, and the comparison is one
+            across days.
+        still_ahead: whether the recommended command beats the baseline on the new version; None:
+            not known.
+        notes: options that were translated, and limits that are broken on the new version.
+        tune_again: the command that tunes again from the study, where the recommended one is
+            behind.
+    """
+
+    verdict: Literal["pass", "regression", "undecided"]
+    engine: str
+    from_version: str
+    to_version: str
+    margin_percent: float
+    evidence: Evidence
+    commands: list[ComparedCommand]
+    old: Literal["launched", "rows"]
+    launches: int
+    still_ahead: bool | None
+    changed_defaults: list[dict[str, Any]]
+    notes: list[str]
+    tune_again: str | None
+
+
+class PromisedValue(_Value):
+    """A property that users of the server notice, of baseline and recommended command, e.g. a
+    context of ``40,960``."""
+
+    what: str
+    knob: str
+    baseline: str
+    recommended: str
+
+
+class Exclusion(_Value):
+    """An engine that was not searched, and the reason."""
+
+    engine: str
+    reason: str
+
+
+class Recommendation(_Value, Evidenced):
+    """The result of a study. ``recommended`` is None if no configuration is feasible.
+
+    Attributes:
+        gain_ci95: from launch to launch.
+        gain_interval90_on_a_node: in percent, by the simulator's own error; None unless simulated
+            or emulated.
+        gain_over_recipe: over the fastest of the vendors' recipes that were launched and kept the
+            limits; None where none is known or ran, or the baseline is the only one.
+        gives_up: what the recommended command gives up for speed; None in a file of before it was
+            recorded.
+        promised: what the recommended command promises beside what the baseline does; empty where
+            it is the baseline.
+        kept, translated, dropped: options of the user's command, see `autotune.engines.kept.Kept`.
+        given_up: the kinds of what each launched configuration gives up, by fingerprint; not of
+            those that do not.
+        alternatives: at least the best command that gives nothing up, where it is another one.
+        unconfirmed: why no final of a challenger counts; empty where one does, or nothing was to be
+            confirmed.
+        predictions: of the study that this one verifies, with what was measured.
+        regressions: of later versions of the engine, in the order in which they were compared.
+        accuracy: what the check of answers came to; None where none was asked for.
+    """
+
+    study: str
+    model: str
+    hardware: str
+    gpus: int
+    evidence: Evidence
+    evidence_of: Evidence | None = None
+    verdict: Verdict
+    stop_reason: str
+    unconfirmed: str = ""
+    recommended: Choice | None
+    baseline: Choice | None
+    gain_percent: float | None
+    gain_ci95: tuple[float, float] | None
+    gain_interval90_on_a_node: tuple[float, float] | None = None
+    gain_over_recipe: RecipeGain | None = None
+    gives_up: list[GivenUp] | None = None
+    promised: list[PromisedValue] = []
+    kept: list[str] = []
+    translated: list[str] = []
+    dropped: list[str] = []
+    given_up: dict[str, list[str]] = {}
+    alternatives: list[Alternative] = []
+    predictions: list[Verification] = []
+    regressions: list[Regression] = []
+    accuracy: AccuracyComparison | None = None
+    workloads: dict[str, WorkloadComparison]
+    contributions: list[Contribution]
+    inert: list[NoEffect] = []
+    regret: Regret | None = None
+    search_gain_percent: float | None = None
+    search_gain_ci95: tuple[float, float] | None = None
+    learned: list[LearnedFigure] = []
+    matrix: list[MatrixRow] = []
+    front: list[FrontPoint] = []
+    launches: int
+    trials: int
+    failures: dict[str, int]
+    excluded: list[Exclusion]
+    resolutions: list[Resolution] = []
+    nodes: list[NodeShare] = []
+    nearest_miss: NearestMiss | None = None
+    curves: Curves | None = Field(
+        default=None, validation_alias="ladder", serialization_alias="ladder"
+    )
+    study_cost: StudyCost | None = None
+    duration_s: float
+
+    @property
+    def address(self) -> str:
+        """Return the URL of a server that autotune measured but did not start; empty for any other
+        study."""
+        shown = self.recommended or self.nearest_miss
+        return (
+            shown.argv[0].removeprefix(EXTERNAL)
+            if shown and shown.argv[0].startswith(EXTERNAL)
+            else ""
+        )
+
+    @property
+    def holds_on_a_node(self) -> bool | None:
+        """True if the interval on a real node has the verdict's sign; None without a predicted
+        gain."""
+        ends = self.gain_interval90_on_a_node
+        return ends[0] > 0 if ends and self.verdict is Verdict.BETTER else None
+
+    @property
+    def qualified_verdict(self) -> str:
+        """Return the verdict; for a better prediction, also whether it is better on a real node."""
+        where = _PREDICTED.get(self.origin)
+        if self.verdict is not Verdict.BETTER or where is None:
+            return self.verdict.value
+        return f"better {where}, {'expected' if self.holds_on_a_node else 'open'} on a real node"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of ``recommendation.json``, with the recommended choice's keys at the
+        top level."""
+        rows = self.model_dump(mode="json", by_alias=True)
+        hardware = {"name": rows.pop("hardware"), "gpus": rows.pop("gpus")}
+        chosen = rows.pop("recommended") or dict.fromkeys(Choice.model_fields)
+        contributions = rows.pop("contributions")
+        told = {
+            "hardware": hardware,
+            **chosen,
+            "contributions": contributions,
+            "holds_on_a_node": self.holds_on_a_node,
+        }
+        return {"schema": SCHEMA, **rows, **told}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> Recommendation:
+        """Parse the result of `to_json`."""
+        derived = {"schema", "holds_on_a_node", *Choice.model_fields}
+        rest = {key: value for key, value in row.items() if key not in derived}
+        chosen = (
+            {key: row[key] for key in Choice.model_fields if key in row}
+            if row.get("engine")
+            else None
+        )
+        hardware = rest.pop("hardware")
+        return cls(**rest, hardware=hardware["name"], gpus=hardware["gpus"], recommended=chosen)

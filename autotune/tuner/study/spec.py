@@ -1,0 +1,366 @@
+"""`StudySpec`: the immutable settings of a study; the content of ``study.yaml``.
+
+Places are shares of a node's GPUs, and the first share while the others idle. Their names stand in
+the column ``node`` of a study whose launches run side by side on one machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.base.errors import BadInput, UnknownName
+from autotune.engines.cards import HardwareCard, ModelCard
+from autotune.engines.command import Configuration, Scalar
+from autotune.engines.context import gpus_of
+from autotune.engines.detect import InstalledEngine
+from autotune.engines.entry import parse_yaml
+from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
+from autotune.load.metrics.table import GOODPUT, METRICS, PER_USER, Metrics, Rent
+from autotune.tuner.trial import Role
+
+_STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+BUILTIN = "builtin"
+"""The check of answers with autotune's own texts."""
+AUTO = "auto"
+"""Pinned value that stands for the engine's default."""
+_LEAST_LAUNCHES, _LEAST_GB = 20, 100
+"""Smallest budget, launches, and smallest model, GB of weights, for which random weights can save
+their control."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class EngineChoice(_Value):
+    """An engine to search, with the version whose parser and defaults apply."""
+
+    name: str
+    version: str
+
+
+class PredictedCommand(_Value):
+    """A command that a study measures unchanged: its role in another study, and the objective
+    predicted there.
+
+    The fingerprint is that of its configuration under the engine's version here, the interval that
+    of a real node.
+    """
+
+    role: Literal["baseline", "recommended", "next best"]
+    engine: str
+    command: str
+    files: dict[str, str] = {}
+    fingerprint: str
+    predicted: float
+    interval90: tuple[float, float] | None = None
+
+
+class Verified(_Value):
+    """The study whose predictions are measured, with its evidence, and its commands, the baseline's
+    first."""
+
+    study: str
+    label: str
+    commands: tuple[PredictedCommand, ...]
+
+
+class StudySpec(_Value):
+    """All settings of a study, enough to repeat it; fields that are options mean the same as in
+    `RunOptions`.
+
+    Attributes:
+        divided: of files' requests the search sends the first half, and the finals the second.
+        weights: workload to its weight in the objective, a weighted geometric mean; empty: the
+            first workload alone.
+        goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to
+            count as good; empty: the limits of `slos` on latencies.
+        ladder: from the lightest; empty: none.
+        find_load: None: the first workload's own load.
+        recipe: the engine whose vendor's recipe the baseline is; None where it is none.
+        baseline_files: the files that the baseline's command names, where it brings them: name to
+            content.
+        accuracy_sha256, table_sha256: of the content of a task file and of a replayed one; a
+            resumed study must find the same.
+        finals_from: finals of a smaller budget have lower numbers; they count for the search.
+        keeps_unread: knobs that the simulated node does not read are not searched; false in studies
+            of before.
+        installed: the engines that are launched from this machine, by name; a resumed study
+            launches the same.
+        notes: what was made of the question, to be told with the answer.
+        api_key_env, api_key_file: where an external server's API key is; its value is never kept.
+        screened: engines of which launches may have random weights, see `autotune.tuner.search.screen`;
+            empty: none.
+        verifies: predictions to be measured: the only candidates are their commands; None: a
+            search.
+        calibration: the simulator's coefficients, where they are not the packaged ones: the file's
+            content.
+        space: path of the user's own space file or folder, read again on resume; None = the
+            packaged ones.
+    """
+
+    study: str
+    model: ModelCard
+    hardware: HardwareCard
+    gpus: int = Field(gt=0)
+    engines: tuple[EngineChoice, ...]
+    workloads: tuple[str, ...]
+    final_workload: str | None = None
+    divided: bool = False
+    objective: str = "total_token_throughput"
+    weights: dict[str, float] = {}
+    pareto: str | None = None
+    slos: tuple[Slo, ...] = ()
+    goodput: dict[str, float] = {}
+    ladder: tuple[int, ...] = ()
+    gpu_hour_price: float | None = Field(default=None, gt=0)
+    find_load: Literal["concurrency", "rate"] | None = None
+    baseline: str | None = None
+    recipe: str | None = None
+    baseline_files: dict[str, str] = {}
+    drop: tuple[str, ...] = ()
+    pins: dict[str, Scalar] = {}
+    min_context: int | None = Field(default=None, gt=0)
+    allow: tuple[str, ...] = ()
+    accuracy: str | None = None
+    accuracy_sha256: str | None = None
+    engine_args: dict[str, str] = {}
+    launches: int = Field(default=30, gt=0)
+    finals_from: int = Field(default=0, ge=0)
+    keeps_unread: bool = False
+    hours: float | None = None
+    installed: dict[str, InstalledEngine] = {}
+    notes: tuple[str, ...] = ()
+    on: str = "simulator"
+    executor: str = "local"
+    sampler: str = "gp"
+    screened: tuple[str, ...] = ()
+    explain: Literal["model", "measured"] = "model"
+    sources: tuple[str, ...] = ()
+    verifies: Verified | None = None
+    table_sha256: str | None = None
+    noise: float = Field(default=0.0, ge=0)
+    seed: int = 0
+    space: str | None = None
+    calibration: dict[str, Any] | None = None
+    images: dict[str, str] = {}
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    hf_token_file: str | None = None
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The metrics to optimise: the objective, and the second metric of a front."""
+        return (self.objective,) if self.pareto is None else (self.objective, self.pareto)
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Metrics of goals and limits, by the option that names each."""
+        limits = {f"--slo {slo}": slo.metric for slo in self.slos}
+        return {**dict(zip(("--objective", "--pareto"), self.goals, strict=False)), **limits}
+
+    def derived(self, metrics: Mapping[str, Any], configuration: Configuration) -> Metrics:
+        """Add the metrics derived from one load of a configuration's servers, costs included."""
+        return Rent.of(self, gpus_of(configuration, self.gpus)).derived(metrics)
+
+    def bill(self, gpu_hours: float) -> dict[str, float | None]:
+        """Return GPU-hours (none without a GPU), the price of one and their cost, for a
+        `StudyCost`."""
+        price = self.gpu_hour_price
+        cost = None if price is None else gpu_hours * price
+        return {
+            "gpu_hours": None if self.hardware.vendor == "cpu" else gpu_hours,
+            "gpu_hour_price": price,
+            "cost": cost,
+        }
+
+    def lacks(self, needs: str) -> bool:
+        """Return whether the option that a metric needs (`Metric.needs`) is missing, or has another
+        value."""
+        option, _, value = needs.partition(" ")
+        given = {"": "", "--gpu-hour-price": self.gpu_hour_price, "--find-load": self.find_load}[
+            option
+        ]
+        return given is None or value not in ("", given)
+
+    @property
+    def may_screen(self) -> bool:
+        """True if launches with random weights may rank: one throughput, no limit, one launch at a
+        time on the node."""
+        alone = (
+            is_local(self.executor) and self.gpus == self.hardware.gpus and self.verifies is None
+        )
+        limited = (
+            self.slos or len(self.goals) > 1 or self.load_key or not METRICS[self.objective].is_work
+        )
+        small = self.launches < _LEAST_LAUNCHES or self.model.weights_gb < _LEAST_GB
+        given = self.on.startswith(("replay", "external")) or self.sampler != "gp"
+        return alone and not (limited or small or given)
+
+    @property
+    def reference_checks(self) -> int:
+        """Number of baseline launches with checked answers: agreement needs two, a score one."""
+        return 0 if self.accuracy is None else 2 if self.accuracy == BUILTIN else 1
+
+    @property
+    def request_limits(self) -> tuple[Slo, ...]:
+        """The limits of a good request in ``request_goodput``."""
+        return goodput_limits(self.goodput) or self.slos
+
+    @property
+    def strict(self) -> StudySpec:
+        """Return the limits that may be infeasible: the SLOs, and for a goodput
+        `MOST_VIOLATIONS`."""
+        return (
+            self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)})
+            if self.objective == GOODPUT
+            else self
+        )
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """The workloads of all launches, including the finals'."""
+        return (*self.workloads, *([self.final_workload] if self.final_workload else []))
+
+    @property
+    def finals_apart(self) -> bool:
+        """True if finals send other requests than the search: their launches are not repeats of
+        each other."""
+        return self.divided or self.final_workload is not None
+
+    @property
+    def judged_by(self) -> tuple[Role, ...]:
+        """Roles of launches that are evidence: the finals, and the baseline if its requests are the
+        same."""
+        return (Role.FINAL,) if self.finals_apart else (Role.FINAL, Role.BASELINE, Role.CONTROL)
+
+    @property
+    def load_key(self) -> str:
+        """Key of a load in a row of the curve for a load search; else empty."""
+        return {"concurrency": "concurrency", "rate": "request_rate", None: ""}[self.find_load]
+
+    @property
+    def front_over_rungs(self) -> bool:
+        """True if the front is over the ladder's loads, so that every launch measures them."""
+        return self.pareto == PER_USER and bool(self.ladder)
+
+    @property
+    def varies_load(self) -> bool:
+        """True if launches are compared at other loads than the workloads' own."""
+        return self.find_load is not None or self.front_over_rungs
+
+    def rungs_of(self, role: Role) -> tuple[int, ...]:
+        """Return the additional concurrencies at which a launch measures the first workload."""
+        return self.ladder if self.front_over_rungs or role in (Role.BASELINE, Role.FINAL) else ()
+
+    def to_yaml(self) -> str:
+        """Return the text of ``study.yaml``, with YAML's marks of start and end, which reveal a
+        truncated file."""
+        document = self.model_dump(mode="json")
+        return yaml.safe_dump(
+            document, sort_keys=False, width=120, explicit_start=True, explicit_end=True
+        )
+
+    @classmethod
+    def from_yaml(cls, text: str) -> StudySpec:
+        """Parse the result of `to_yaml`; raises ``pydantic.ValidationError`` or
+        ``yaml.YAMLError``."""
+        # Without its last lines it would be another question: what is not there has a default.
+        if text.startswith("---") and text.rstrip().rpartition("\n")[2] != "...":
+            raise yaml.YAMLError("its end is missing")
+        document = parse_yaml(text)
+        if isinstance(document, dict):
+            document.pop("fetch", None)  # An option that studies of before have.
+        return cls.model_validate(document)
+
+
+def check_study_name(name: str) -> str:
+    """Return a name that is one folder below the studies' folder; raises `BadInput` otherwise."""
+    if not _STUDY_NAME.fullmatch(name) or ".." in name:
+        raise BadInput(
+            f"study name {name!r} is not usable as a folder name: use letters, digits, '.', '_' and '-', "
+            "beginning with a letter or digit, at most 100 characters"
+        )
+    return name
+
+
+def verified_name(study: str) -> str:
+    """Return the name of the study that verifies another study's predictions; raises `BadInput` if
+    it is too long."""
+    return check_study_name(f"{study}-verified")
+
+
+def check_executor(name: str) -> str:
+    """Return ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``; raises `UnknownName` or
+    `BadInput` otherwise."""
+    kind, colon, address = name.partition(":")
+    if kind not in ("local", "ray"):
+        raise UnknownName("executor", name, ["local", "local:N", "ray", "ray:ADDRESS"])
+    if kind == "local":
+        if colon and not (address.isdecimal() and int(address) > 0):
+            raise BadInput(
+                f"--executor {name}: write local:N for at most N launches at a time, e.g. local:1"
+            )
+        return name
+    host, _, port = address.rpartition(":")
+    if colon and ("//" in address or not host or not (port.isdecimal() and 0 < int(port) < 2**16)):
+        raise BadInput(
+            f"--executor {name}: the address is HOST:PORT of the cluster's head node, as `ray start --head` prints it, "
+            "e.g. ray:10.0.0.1:6379; run autotune on one of the cluster's machines"
+        )
+    return name
+
+
+def is_local(executor: str) -> bool:
+    """Return whether only this machine launches."""
+    return executor.partition(":")[0] == "local"
+
+
+def most_at_once(executor: str) -> int | None:
+    """Return the most concurrent launches of a local executor's name; None: as many as fit."""
+    _, colon, count = executor.partition(":")
+    return int(count) if colon else None
+
+
+_SHARE, _ALONE = "gpus ", " alone"
+
+
+def share_name(gpus: Sequence[int]) -> str:
+    """Return the place of a share of the GPUs, e.g. ``gpus 0-3``."""
+    first, last = gpus[0], gpus[-1]
+    whole = list(gpus) == list(range(first, last + 1))
+    numbers = f"{first}-{last}" if whole and first != last else ",".join(map(str, gpus))
+    return f"{_SHARE}{numbers}"
+
+
+def alone(share: str) -> str:
+    """Return the place of a launch on a share while the other shares are idle."""
+    return share + _ALONE
+
+
+def is_alone(place: str) -> bool:
+    """Return whether launches of a place have the node to themselves although they use a share of
+    it."""
+    return place.startswith(_SHARE) and place.endswith(_ALONE)
+
+
+def is_beside(place: str) -> bool:
+    """Return whether launches of a place may share the node with others."""
+    return place.startswith(_SHARE) and not is_alone(place)
+
+
+def node_of_place(place: str) -> str:
+    """Return the node of a place: empty for this machine and its shares; else the place is a
+    node."""
+    return "" if place.startswith(_SHARE) else place
+
+
+def at_once(places: Collection[str]) -> int:
+    """Return the number of concurrent launches on places that are all free: at least one."""
+    return max(1, len({place for place in places if not is_alone(place)}))

@@ -1,0 +1,234 @@
+"""Common values of search, evaluation and recommendation.
+
+A trial is a value and evaluating it is a function: everything here is immutable, picklable and
+JSON. A configuration that cannot run is a `Failure` inside a `TrialResult`, never an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from autotune.base.evidence import Evidence, Evidenced
+from autotune.engines.command import Command, Configuration, Resolved
+from autotune.engines.failure import Failure
+from autotune.load.metrics.table import Metrics
+
+SURE_TO_START = 0.9
+"""Least odds of starting for a recommended command that has not started itself."""
+
+
+class Role(StrEnum):
+    """Reason of a launch; a control is a baseline launch during the search.
+
+    What is launched for the screen has random weights: it ranks candidates, and its figures are
+    told nowhere.
+    """
+
+    BASELINE = "baseline"
+    DEFAULT = "default"
+    START = "start"
+    SEARCH = "search"
+    FINAL = "final"
+    CONTROL = "drift"
+    SCREEN = "screen"
+
+
+class State(StrEnum):
+    """End of a launch. ``invalid``: the measurement failed, so it has no information about the
+    configuration."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A planned launch of an effective configuration.
+
+    Attributes:
+        number: position in the study, from 0; an interrupted trial keeps it.
+        engine_version: the version whose parser and defaults hold.
+        workloads: names of the workloads to measure on this launch, the objective's first.
+        launch_index: how many earlier launches this configuration had; with the seed it fixes noise
+            and prompts.
+        node: the one of the executor's nodes on which it must run; empty: any.
+        rungs: requests in flight with which the first workload is measured besides, see
+            `autotune.tuner.study.loads`.
+        wants_answers: whether the check of answers is run on the warm server.
+    """
+
+    number: int
+    role: Role
+    configuration: Configuration
+    engine_version: str
+    command: Command
+    workloads: tuple[str, ...]
+    launch_index: int = 0
+    node: str = ""
+    rungs: tuple[int, ...] = ()
+    wants_answers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question with different answers of finalist and baseline."""
+
+    prompt: str
+    baseline: str
+    finalist: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Result of the check of a launch's answers.
+
+    Attributes:
+        kind: ``builtin``, ``tasks`` or ``command``.
+        score: in percent, or as the command printed it; None: of what others are compared with.
+        baseline: the baseline's score, where the launch was compared with it.
+        threshold: the score below which it would fail.
+        passed: None: not compared, as the baseline's own launches are not.
+        note: what the check could not see.
+    """
+
+    kind: str
+    score: float | None
+    ci95: tuple[float, float] | None = None
+    baseline: float | None = None
+    baseline_ci95: tuple[float, float] | None = None
+    threshold: float | None = None
+    passed: bool | None = None
+    reasons: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Acceptance of drafted tokens in a launch, in tokens per sequence and step.
+
+    Attributes:
+        drafted: tokens that are drafted per step.
+        stated: what the model's card says of text, by its `source`.
+        random: whether the prompts are random tokens, of whose drafts next to none is right.
+        forced: what a switch of the engine was set to, as they are; None: nothing was forced.
+        accepted: what came, by workload; without those of which nobody told.
+    """
+
+    drafted: int
+    stated: float
+    source: str
+    random: bool
+    forced: float | None = None
+    accepted: Mapping[str, float] = field(default_factory=dict)
+
+    def told(self, metrics: Mapping[str, Metrics]) -> Speculation:
+        """Return a copy with the measured acceptance, from the workloads' metrics."""
+        name = "spec_decode_acceptance_length"
+        return replace(
+            self, accepted={one: row[name] for one, row in metrics.items() if name in row}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult(Evidenced):
+    """Result of a trial; the same shape for measured, emulated, simulated and replayed launches.
+
+    Attributes:
+        metrics: workload name to metrics; empty unless the state is ``complete`` or ``invalid``.
+        times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
+            virtual seconds when the evidence is simulated; of all tries together.
+        resolved: what the engine made of the configuration; None where nobody told.
+        quarantine: why nothing more may be launched on this node; empty where it is as clean as
+            before.
+        node: where it ran, by the name that the executor gives its nodes.
+        gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.
+        answers: what the check of its answers was told, on the way to the tuner; in no row.
+        evidence_of: the evidence of a replayed launch when it was recorded; None: not told, or not
+            replayed.
+        kv_cache_tokens: tokens that one replica's KV cache holds; None where nobody told.
+        longest_request_tokens: input and output of the longest request that it serves; None where
+            that is not known.
+        odds_of_starting: 1 where a server ran; by the memory plan where it was simulated.
+        ranking: the metrics of a launch with random weights, which has no others: for its rank
+            among candidates alone.
+    """
+
+    state: State
+    evidence: Evidence
+    failure: Failure | None = None
+    metrics: Mapping[str, Metrics] = field(default_factory=dict)
+    times_s: Mapping[str, float] = field(default_factory=dict)
+    gpus: int = 0
+    node: str = ""
+    pids: tuple[int, ...] = ()
+    started_at: str = ""
+    resolved: Resolved | None = None
+    quarantine: str = ""
+    gpu_ids: tuple[str, ...] = ()
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: Accuracy | None = None
+    evidence_of: Evidence | None = None
+    kv_cache_tokens: int | None = None
+    longest_request_tokens: int | None = None
+    odds_of_starting: float | None = None
+    speculation: Speculation | None = None
+    ranking: Mapping[str, Metrics] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.times_s.values())
+
+    @property
+    def began_s(self) -> float | None:
+        """Return its start by the clock of its node, seconds since the epoch; None if unknown."""
+        try:
+            return datetime.fromisoformat(self.started_at).timestamp()
+        except ValueError:
+            return None
+
+    @property
+    def broke(self) -> bool:
+        """Return whether the configuration itself failed (a port in use or a lost node is not its
+        fault)."""
+        return self.state is State.FAILED and (
+            self.failure is None or self.failure.blames_the_configuration
+        )
+
+    @property
+    def answers_checked(self) -> bool:
+        """Return whether the check of its answers has a result, even without a comparison."""
+        return self.accuracy is not None
+
+    @property
+    def answers_right(self) -> bool | None:
+        """Return whether its answers are as good as the baseline's; None without a comparison."""
+        return None if self.accuracy is None else self.accuracy.passed
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its part of a row: without the answers and without empty optional keys."""
+        told = {**asdict(self), "failure": self.failure.to_json() if self.failure else None}
+        del told["answers"]
+        optional = ("accuracy", "gpu_ids", "quarantine", "speculation", "ranking")
+        return {key: value for key, value in told.items() if value or key not in optional}
+
+    def without_prompts(self) -> TrialResult:
+        """Return a copy without the examples of answers, whose prompts may be private; our own
+        prompts remain."""
+        if self.accuracy is None or self.accuracy.kind == "builtin":
+            return self
+        return replace(self, accuracy=replace(self.accuracy, examples=()))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A finished trial with its result: one row of ``results.jsonl``."""
+
+    trial: Trial
+    result: TrialResult

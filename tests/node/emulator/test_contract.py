@@ -1,0 +1,205 @@
+"""The three engines' endpoints, through a client that nobody here wrote."""
+
+import httpx
+import pytest
+
+from tests.node.emulator.servers import COMMANDS, V32, serving
+
+ENGINES = tuple(COMMANDS)
+OWNERS = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "tensorrt_llm"}
+CONTEXT = {"vllm": 81920, "sglang": 163840, "tensorrt_llm": 32768}
+EXACT = {"extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def named(request):
+    with serving(*COMMANDS[request.param], env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
+        yield request.param, server
+
+
+@pytest.fixture
+def engine(named):
+    return named[0]
+
+
+@pytest.fixture
+def server(named):
+    return named[1]
+
+
+def test_the_model_list_names_the_model(engine, server):
+    (model,) = server.openai().models.list().data
+    assert (model.id, model.owned_by) == (V32, OWNERS[engine])
+    assert model.max_model_len == CONTEXT[engine]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "choices"),
+    [
+        ([11, 12, 13, 14, 15], 5, 1),
+        ([[1, 2], [3, 4, 5]], 5, 2),
+        ("one two six", 3, 1),
+        (["one", "two six"], 3, 2),
+    ],
+)
+def test_a_completion_counts_its_tokens(server, prompt, tokens, choices):
+    answer = server.openai().completions.create(model=V32, prompt=prompt, max_tokens=7, **EXACT)
+    assert [choice.index for choice in answer.choices] == list(range(choices))
+    assert {choice.finish_reason for choice in answer.choices} == {"length"}
+    assert answer.usage.prompt_tokens == tokens
+    assert answer.usage.completion_tokens == 7 * choices
+    assert answer.usage.total_tokens == tokens + 7 * choices
+
+
+def test_a_completion_is_streamed_token_by_token(server):
+    stream = server.openai().completions.create(
+        model=V32,
+        prompt=[5, 6, 7],
+        max_tokens=9,
+        stream=True,
+        stream_options={"include_usage": True},
+        **EXACT,
+    )
+    *chunks, last = list(stream)
+    assert [bool(chunk.choices[0].text) for chunk in chunks] == [True] * 9
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * 8 + ["length"]
+    assert last.choices == []
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (
+        3,
+        9,
+        12,
+    )
+
+
+def test_a_stream_tells_no_usage_unless_asked(server):
+    chunks = list(
+        server.openai().completions.create(
+            model=V32, prompt="a", max_tokens=3, stream=True, **EXACT
+        )
+    )
+    assert len(chunks) == 3
+    assert all(getattr(chunk, "usage", None) is None for chunk in chunks)
+
+
+def test_several_prompts_share_a_stream(server):
+    prompts = [[1, 2, 3], [4, 5]]
+    stream = server.openai().completions.create(
+        model=V32, prompt=prompts, max_tokens=4, stream=True, **EXACT
+    )
+    seen = [chunk.choices[0].index for chunk in stream]
+    assert sorted(seen) == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_chat_is_streamed_with_its_usage(server):
+    stream = server.openai().chat.completions.create(
+        model=V32,
+        messages=[{"role": "user", "content": "Say something."}],
+        max_completion_tokens=6,
+        stream=True,
+        stream_options={"include_usage": True},
+        **EXACT,
+    )
+    first, *chunks, last = list(stream)
+    assert first.choices[0].delta.role == "assistant"
+    assert sum(bool(chunk.choices[0].delta.content) for chunk in chunks) == 6
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert last.choices == []
+    assert last.usage.completion_tokens == 6
+
+
+def test_a_chat_answers_whole(server):
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello there"},
+    ]
+    answer = server.openai().chat.completions.create(
+        model=V32, messages=messages, max_tokens=5, **EXACT
+    )
+    assert answer.choices[0].message.role == "assistant"
+    assert len(answer.choices[0].message.content.split()) == 5
+    assert answer.usage.completion_tokens == 5
+
+
+def test_an_answer_ends_by_itself_unless_told_not_to(server):
+    client = server.openai()
+    lengths = set()
+    for i in range(8):
+        answer = client.completions.create(model=V32, prompt=[i, i + 1], max_tokens=4000)
+        assert answer.choices[0].finish_reason == "stop"
+        lengths.add(answer.usage.completion_tokens)
+    assert len(lengths) > 4
+    assert max(lengths) < 1000
+    least = client.completions.create(
+        model=V32, prompt=[1, 2], max_tokens=4000, extra_body={"min_tokens": 900}
+    )
+    assert least.usage.completion_tokens == 900
+
+
+def test_a_request_beyond_the_context_is_refused(engine, server):
+    import openai
+
+    with pytest.raises(openai.BadRequestError) as refused:
+        server.openai().completions.create(
+            model=V32, prompt=[1] * 10, max_tokens=CONTEXT[engine], **EXACT
+        )
+    assert str(CONTEXT[engine]) in refused.value.message
+
+
+def test_only_vllm_looks_at_the_models_name(engine, server):
+    import openai
+
+    ask = lambda: server.openai().completions.create(model="other", prompt="a", max_tokens=1)  # noqa: E731
+    if engine == "vllm":
+        with pytest.raises(openai.NotFoundError, match="The model `other` does not exist"):
+            ask()
+    else:
+        assert ask().model == V32
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"prompt": 5}', b'{"prompt": ["a", 1]}', b'{"prompt": "a", "n": 2}']
+)
+def test_nonsense_is_a_bad_request(server, body):
+    answer = httpx.post(f"{server.url}/v1/completions", content=body, trust_env=False)
+    assert answer.status_code == 400
+
+
+def test_routes_that_are_not_there(server):
+    assert server.get("/nothing").status_code == 404
+    assert server.get("/v1/completions").status_code == 405
+    assert server.get("/health").status_code == 200
+
+
+def test_the_metrics_are_prometheus_text(engine, server):
+    if engine == "tensorrt_llm":
+        assert server.get("/prometheus/metrics").status_code == 404
+        return
+    text = server.get("/metrics").text
+    values = [line for line in text.splitlines() if not line.startswith("#") and line]
+    assert sum(line.startswith(f"{engine}:") for line in values) >= 8
+    assert all(float(line.rpartition(" ")[2]) >= 0 for line in values)
+
+
+def test_sglang_tells_its_resolved_arguments(engine, server):
+    if engine != "sglang":
+        assert server.get("/get_server_info").status_code == 404
+        return
+    for path in ("/get_server_info", "/server_info"):
+        info = server.get(path).json()
+        assert (info["tp_size"], info["context_length"], info["version"]) == (8, 163840, "0.5.23")
+        assert info["effective_knobs"]["tensor_parallel"] == 8
+
+
+def test_the_cards_name_what_the_server_offers(engine, server):
+    from autotune.engines.library import Library
+
+    said = Library().engine(engine).serving
+    assert server.get(said.health).status_code == 200
+    server.complete([1, 2, 3])
+    text = server.get(said.metrics_path).text
+    assert bool(said.metrics) == (engine != "tensorrt_llm")
+    assert all(f"\n{name}{{" in text for name in said.metrics.values())
+    for path in filter(None, [said.reset_cache]):
+        assert server.post(path).status_code == 200
+    for path in {source.path for source in Library().engine(engine).resolved if source.path}:
+        assert server.get(path).json()

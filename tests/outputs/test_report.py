@@ -1,0 +1,474 @@
+"""The report: what it claims, how it says where figures come from, and that nothing in it can break
+out."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from autotune.base.evidence import Evidence
+from autotune.engines.command import Command
+from autotune.engines.detect import InstalledEngine
+from autotune.engines.failure import Failure, FailureKind
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import render
+from autotune.outputs.report.text import prose
+from autotune.outputs.report.words import brief, conclusion, promises, sentences
+from autotune.tuner.study.home import ui_command
+from autotune.tuner.study.recommendation import (
+    AccuracyComparison,
+    PromisedValue,
+    Recommendation,
+    Regret,
+    WorkloadComparison,
+)
+from autotune.tuner.trial import Launch, Role, Speculation
+from tests import small_study
+from tests.small_study import BASELINE, SECRET, WINNER, metrics
+
+
+def record(
+    tmp_path: Path,
+    outcome: Recommendation | None = None,
+    launches: list[Launch] | None = None,
+    **spec: object,
+) -> StudyRecord:
+    rows = small_study.launches() if launches is None else launches
+    folder = tmp_path / "home" / "studies" / "small"
+    return StudyRecord(
+        small_study.spec(**spec), rows, outcome or small_study.recommendation(), folder
+    )
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> str:
+    return render(record(tmp_path), "md")
+
+
+def section(report: str, heading: str) -> str:
+    """The text under a second-level heading that begins so."""
+    parts = re.split(r"^## ", report, flags=re.MULTILINE)
+    return next(part for part in parts if part.startswith(heading))
+
+
+def blocks(text: str) -> list[str]:
+    return [
+        token.content.rstrip("\n") for token in MarkdownIt().parse(text) if token.type == "fence"
+    ]
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of the tables in a text, as a Markdown reader takes them apart."""
+    rows: list[list[str]] = []
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline" and token.level > 3 and rows:
+            children = token.children or []
+            rows[-1].append("".join(child.content for child in children))
+    return rows
+
+
+def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: str) -> None:
+    text = section(report, "Conclusion")
+    assert "sglang 0.5.23 reaches a total TPS of 9,100 tok/s on sharegpt" in text
+    assert "the baseline reaches a total TPS of 6,000 tok/s on sharegpt with vllm 0.32.0" in text
+    assert (
+        "Gain +51.7 % (95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches)"
+        in text
+    )
+    assert "Verdict: better" in text
+    assert blocks(text) == [small_study.COMMANDS[WINNER].shell()]
+
+
+def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its_price(
+    tmp_path: Path,
+) -> None:
+    text = section(render(record(tmp_path, small_study.giving_up()), "md"), "Conclusion")
+    command, other = small_study.COMMANDS[WINNER].shell(), small_study.COMMANDS[BASELINE].shell()
+    given = r"Trade-off: context\_length 16384 instead of 163840: requests of more than 16384 tokens are refused."
+    price = "recommended one is +4.6 % over it, 95 % interval +1.2 % to +8.1 %"
+    gain = "(95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches; 90 % prediction interval "
+    places = [
+        text.index(part) for part in (command, given, "that has no trade-off", price, other, gain)
+    ]
+    assert places == sorted(places)
+    assert "on a real node -4.0 % to +160 %)" in text
+    values = [
+        ("context", "163,840", "163,840"),
+        ("prefix caching", "off", "on"),
+        ("KV cache", "bf16", "bf16"),
+    ]
+    rows = [
+        PromisedValue(what=what, knob=what, baseline=old, recommended=new)
+        for what, old, new in values
+    ]
+    nothing = small_study.recommendation(gives_up=[], promised=rows)
+    told = render(record(tmp_path, nothing), "md")
+    assert "Changed: prefix caching on (baseline: off)." in told
+    assert "Same context (163,840), bf16 KV cache." in told
+    assert "Same context" not in render(record(tmp_path), "md"), "it was not recorded"
+
+
+def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes_from() -> None:
+    plain = small_study.recommendation()
+    assert plain.recommended is not None
+    assert "drafted tokens" not in conclusion(plain)
+    drafts = Speculation(
+        3, 2.75, "somebody's page", random=True, forced=2.75, accepted={"sharegpt": 2.64}
+    )
+    mtp = plain.recommended.model_copy(update={"speculation": drafts})
+    assumed = plain.model_copy(update={"recommended": mtp})
+    for part in (
+        "forced to 2.75",
+        "3 drafted tokens",
+        "2.64 were counted",
+        "somebody's page",
+        "assumed, not measured",
+    ):
+        assert part in conclusion(assumed)
+    forced = assumed.model_copy(update={"evidence": Evidence.MEASURED})
+    assert "forced to 2.75" in conclusion(forced)
+    assert "assumed" not in conclusion(forced)
+    # A version without a switch, and a baseline that drafts: it is ranked by the same acceptance.
+    unforced = dataclasses.replace(drafts, forced=None, accepted={"sharegpt": 1.1})
+    drafting = (
+        plain.baseline.model_copy(update={"speculation": unforced}) if plain.baseline else None
+    )
+    other = plain.model_copy(update={"baseline": drafting, "evidence": Evidence.MEASURED})
+    for part in (
+        "measured on random tokens",
+        "3 drafted tokens; 1.1 were counted",
+        "--workload prose",
+    ):
+        assert part in conclusion(other)
+    on_text = plain.recommended.model_copy(
+        update={"speculation": dataclasses.replace(unforced, random=False)}
+    )
+    assert "drafted token" not in conclusion(plain.model_copy(update={"recommended": on_text}))
+
+
+def test_what_was_made_of_the_question_is_told(tmp_path: Path) -> None:
+    note = "translated --nsa-prefill-backend to --dsa-prefill-backend for SGLang 0.5.23"
+    program = InstalledEngine(program=("/opt/my vllm/bin/vllm", "serve"), version="0.32.0+cpu")
+    text = render(record(tmp_path, notes=(note,), installed={"vllm": program}), "md")
+    assert f"\n- {note}\n" in section(text, "Setup")
+    assert "--engine-bin 'vllm=/opt/my vllm/bin/vllm'" in section(text, "Reproduction")
+
+
+def test_settings_without_a_model_are_among_what_the_numbers_do_not_say(tmp_path: Path) -> None:
+    plain, heading = small_study.recommendation(), "What are the limits of these numbers?"
+    assert plain.recommended is not None
+    assert plain.baseline is not None
+    mine = plain.recommended.model_copy(update={"not_simulated": ["--enable-lora"]})
+    theirs = plain.baseline.model_copy(
+        update={"not_simulated": ["--enable-lora", "--cpu-offload-gb"]}
+    )
+    blind = plain.model_copy(update={"recommended": mine, "baseline": theirs})
+    said = "Not simulated: --enable-lora, --cpu-offload-gb (the baseline's)."
+    assert said in section(render(record(tmp_path, blind), "md"), heading)
+    assert said in brief(blind)
+    assert "Not simulated" not in section(render(record(tmp_path), "md"), heading)
+    assert "Not simulated" not in " ".join(brief(plain))
+
+
+def test_one_banner_says_what_the_figures_are_and_no_heading_repeats_it(report: str) -> None:
+    assert report.startswith(
+        "# deepseek-ai/DeepSeek-V3.2 on 8×H200: tuned for total token throughput\n\n> **SIMULATED.**"
+    )
+    assert report.count("**SIMULATED.**") == 1
+    headings = [line for line in report.splitlines() if line.startswith("#")]
+    assert len(headings) > 12
+    assert not [heading for heading in headings if "SIMULATED" in heading]
+
+
+def test_measured_figures_are_called_measured(tmp_path: Path) -> None:
+    report = render(record(tmp_path, small_study.recommendation(evidence=Evidence.MEASURED)), "md")
+    assert "> **measured.** The figures were measured" in report
+    assert "SIMULATED" not in report
+
+
+def test_it_begins_with_verdict_and_gain_in_both_intervals(tmp_path: Path) -> None:
+    text = section(render(record(tmp_path, small_study.giving_up()), "md"), "Conclusion")
+    shown = dict(zip(*cells(text)[:2], strict=True))
+    assert shown["Verdict"] == "better in the simulation, open on a real node"
+    assert shown["Gain over the baseline"] == "+51.7 %"
+    assert shown["95 % interval, launch to launch"] == "+47.2 % to +56.1 %"
+    assert shown["90 % interval on a real node"] == "-4.0 % to +160 %"
+
+
+def test_the_value_on_a_real_node_is_named_by_its_metric(tmp_path: Path) -> None:
+    """The gain's interval on a node stands beside it."""
+    outcome = small_study.giving_up()
+    assert outcome.recommended is not None
+    goal = outcome.recommended.objective.model_copy(
+        update={"interval90_on_a_node": (5000.0, 16000.0)}
+    )
+    choice = outcome.recommended.model_copy(update={"objective": goal})
+    study = record(tmp_path, outcome.model_copy(update={"recommended": choice}))
+    shown = dict(zip(*cells(section(render(study, "md"), "Conclusion"))[:2], strict=True))
+    assert shown["Total TPS on a real node (90 %)"] == "5,000 to 16,000 tok/s"
+
+
+def test_a_command_in_a_sentence_is_code(tmp_path: Path) -> None:
+    study = record(tmp_path, small_study.giving_up())
+    assert "measure these commands with `autotune verify small --on process`" in render(study, "md")
+    assert "<code>autotune verify small --on process</code>" in render(study, "html")
+
+
+@given(st.text(alphabet="a_*<\\` \n", max_size=30))
+def test_prose_shows_every_sign_but_the_ticks_around_code(shown: str) -> None:
+    html = MarkdownIt("commonmark", {"html": False}).renderInline(prose(f"x{shown}x"))
+    plain = unescape(re.sub("</?code>", "", html))
+    assert "".join(plain.split()).replace("`", "") == "".join(f"x{shown}x".split()).replace("`", "")
+
+
+def test_before_and_after_of_each_workload(report: str) -> None:
+    rows = cells(section(report, "Before and after"))
+    assert ["sharegpt", "6,000", "9,100", "+51.7 %"] in rows
+    assert ["random:4000:200:500", "9,000", "–", "–"] in rows
+    assert ["Mean TTFT (ms)", "5,000", "2,450", "-51.0 %"] in rows
+    assert ["P99 TPOT (ms)", "400", "300", "-25.0 %"] in rows
+
+
+def test_what_became_worse_is_said(tmp_path: Path) -> None:
+    slower = {
+        "sharegpt": WorkloadComparison(
+            baseline=metrics(6000.0), recommended=metrics(9100.0, 5400.0, 230.0), gain_percent=51.7
+        )
+    }
+    report = render(
+        record(tmp_path, small_study.recommendation(workloads=slower, gives_up=[])), "md"
+    )
+    rows = {row[0]: row[3] for row in cells(section(report, "Before and after")) if len(row) == 4}
+    assert (rows["Mean TPOT (ms)"], rows["P99 TPOT (ms)"]) == ("+15.0 %", "+15.0 %")
+    said = section(report, "Conclusion").partition("Slower:")[2]
+    assert "1.1 times" in said
+    assert "TTFT" not in said.partition(".\n")[0], "8 % more may be noise"
+    assert "Slower: " not in render(record(tmp_path, small_study.recommendation(gives_up=[])), "md")
+
+
+def test_the_setup_says_what_was_sent_and_how(report: str) -> None:
+    text = section(report, "Setup")
+    rows = dict(row[:2] for row in cells(text) if len(row) >= 2)
+    assert rows["Engines searched"] == "vllm 0.32.0; sglang 0.5.23"
+    assert rows["Limits (SLOs)"] == "p99_ttft_ms<=20000"
+    assert rows["Sampler, seed, noise"].endswith(
+        "seed 7, log-normal, sigma 0.03, one draw per launch"
+    )
+    assert "500 prompts of 4000 random tokens" in rows["random:4000:200:500"]
+    assert "all at once" in rows["sharegpt"]
+    assert next(row[2:] for row in cells(text) if row[0] == "sharegpt") == ["1,000", "219", "201"]
+
+
+def test_a_workload_that_cannot_be_looked_up_is_still_listed(tmp_path: Path) -> None:
+    report = render(record(tmp_path, workloads=("jsonl:/nowhere/x.jsonl", "mine")), "md")
+    assert ["jsonl:/nowhere/x.jsonl", "–", "–", "–", "–"] in cells(section(report, "Setup"))
+
+
+def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
+    text = section(report, "Best configuration per engine")
+    assert cells(text)[1:] == [
+        ["sglang 0.5.23", "9,100", "2", "tensor_parallel=1, data_parallel=8"],
+        ["vllm 0.32.0", "6,000", "3", "its reference configuration"],
+    ]
+    assert "no known version serves this model on h200" in text
+
+
+def test_what_did_nothing(report: str, tmp_path: Path) -> None:
+    lines = section(report, "Which settings had no effect?").split("\n")[2:]
+    assert lines == [
+        "- `--tool-call-parser` (`deepseekv32`): turns tool calls into API objects.",
+        "- `--enable-dp-attention`: there is one replica.",
+        "- `memory_fraction` (`0.9`, `0.8`): the engine reports 0.85 for both.",
+        "",
+        "",
+    ]
+    silent = small_study.recommendation(inert=[], contributions=[])
+    text = render(record(tmp_path, silent), "md")
+    assert not any(heading in text for heading in ("each setting add", "had no effect"))
+
+
+def test_what_remains_unsure_is_said(tmp_path: Path) -> None:
+    unsure = small_study.recommendation(regret=Regret(percent=12.24, odds=0.9))
+    told = section(render(record(tmp_path, unsure), "md"), "Conclusion")
+    assert "90 % sure that no other configuration is more than 12.2 % better." in told
+    unknown = small_study.recommendation(regret=Regret(percent=412.0, odds=0.9))
+    assert "sure that" not in section(render(record(tmp_path, unknown), "md"), "Conclusion"), (
+        "nothing is known"
+    )
+
+
+def test_tables_show_only_the_knobs_that_differ(report: str) -> None:
+    text = section(report, "Launches")
+    assert "- vllm (launch 0): `tensor_parallel=8`, `data_parallel=1`\n" in text
+    assert "memory_fraction" not in text, "it has one value in every launch"
+
+
+def test_contributions_finals_and_launches(report: str) -> None:
+    told = section(report, "What does each setting add?")
+    assert "compares this command with the same one without the setting" in told
+    assert "settings interact, so rows need not multiply to the gain" in told
+    shown = cells(told)
+    figures = ["+16.7 %", "+12.0 % to +21.0 %", "99 %"]
+    on = "against the baseline: fresh launches of both (2 and 3)"
+    assert ["engine", "vllm", "sglang", *figures, on] in shown, "it says what it was measured on"
+    assert shown[1] == [
+        "memory_fraction",
+        "engine decides",
+        "0.85",
+        "needed to start",
+        "–",
+        "–",
+        shown[1][-1],
+    ]
+    finals = cells(section(report, "Is the gain significant?"))
+    baseline, winner = sorted(finals[1:], key=lambda row: row[0])
+    assert baseline[:2] == [
+        f"baseline {BASELINE.fingerprint}",
+        "6,000 (#0), 6,100 (#6), 5,900 (#8)",
+    ]
+    assert winner[1:] == ["9,000 (#5), 9,200 (#7)", "9,100", "1.6 %"]
+    rows = cells(section(report, "Launches"))
+    assert [row[0] for row in rows[1:]] == [str(number) for number in range(9)]
+    assert rows[3][-1] == "failed: out_of_memory"
+    assert rows[5][-1] == "invalid measurement"
+    assert rows[8][3:6] == ["tensor_parallel=1, data_parallel=8", "9,200", "100 %"]
+
+
+def test_a_setting_that_is_a_coin_toss_is_marked_unless_it_is_needed(tmp_path: Path) -> None:
+    def told(**changes: object) -> str:
+        rows = [
+            row.model_copy(update=changes) for row in small_study.recommendation().contributions
+        ]
+        outcome = small_study.recommendation(contributions=rows)
+        return section(render(record(tmp_path, outcome), "md"), "What does each setting add?")
+
+    doubtful = told(odds=0.55, needed_to=None)
+    marks = [row[5] for row in cells(doubtful)[1:]]
+    assert marks.count("55 %") == 1, "an engine cannot be left out"
+    assert marks.count("55 %, a coin toss") == len(marks) - 1 > 0
+    assert "A coin toss remains only for lack of launches" in doubtful
+    for known in (told(odds=0.6, needed_to=None), told(odds=0.55, needed_to="keep the limits")):
+        assert "coin toss" not in known.lower()
+
+
+def test_failures_are_told_with_their_telling_line(report: str) -> None:
+    text = section(report, "What failed, and what would help?")
+    assert "### out_of_memory\n\nWeights and KV cache do not fit" in text
+    assert blocks(text) == [
+        "torch.OutOfMemoryError: CUDA out of memory. | Tried to allocate <30.00 GiB>"
+    ]
+    assert "Launches: 2 (vllm)." in text
+
+
+def test_a_launch_that_breaks_a_limit_says_so_and_is_not_the_best(tmp_path: Path) -> None:
+    launches = [
+        small_study.launch(0, Role.BASELINE, BASELINE, {"sharegpt": metrics(6000.0)}),
+        small_study.launch(
+            1, Role.SEARCH, small_study.TOO_BIG, {"sharegpt": metrics(9000.0, ttft=9000.0)}
+        ),
+    ]
+    report = render(record(tmp_path, launches=launches), "md")
+    assert cells(section(report, "Launches"))[2][-1] == "breaks p99_ttft_ms<=20000 by 35 % (27,000)"
+    assert cells(section(report, "Best configuration"))[1][1] == "6,000"
+
+
+def test_less_is_better_for_a_latency(tmp_path: Path) -> None:
+    report = render(record(tmp_path, objective="mean_tpot_ms"), "md")
+    assert cells(section(report, "Best configuration"))[1][:2] == ["sglang 0.5.23", "150"]
+    assert cells(section(report, "Launches"))[4][4:6] == ["150", "100 %"]
+
+
+def test_a_cost_that_falls_is_not_announced_as_a_rise(tmp_path: Path) -> None:
+    """A gain of 141.7 % in a cost is 58.6 % less of it, everywhere on the page."""
+    metric, outcome = "cost_per_million_tokens", small_study.recommendation()
+    changes = {}
+    for role, value in (("recommended", 0.0691), ("baseline", 0.167)):
+        choice = getattr(outcome, role)
+        goal = {"metric": metric, "value": value, "ci95": (value * 0.98, value * 1.02)}
+        changes[role] = choice.model_copy(
+            update={"objective": choice.objective.model_copy(update=goal)}
+        )
+    changes |= {"gain_percent": 141.7, "gain_ci95": (121.2, 155.6)}
+    sides = {"baseline": {metric: 0.167}, "recommended": {metric: 0.0691}, "gain_percent": 141.7}
+    changes["workloads"] = {"sharegpt": WorkloadComparison(**sides)}
+    changes["regret"] = Regret(percent=25.0, odds=0.9)
+    done = small_study.recommendation(**changes)
+    text = render(record(tmp_path, done, objective=metric), "md")
+    head = dict(zip(*cells(section(text, "Conclusion"))[:2], strict=True))
+    assert head["Gain over the baseline"] == "costs 58.6 % less"
+    assert head["95 % interval, launch to launch"] == "-60.9 % to -54.8 %"
+    assert head["Cost (per million tokens)"] == "0.0691 from 0.167"
+    assert "It costs 58.6 % less (95 % interval -60.9 % to -54.8 %, from 2 launches" in text
+    assert "a cost of 0.0691 per million tokens on sharegpt" in text
+    rows = cells(section(text, "Before and after"))
+    assert rows[0] == ["Workload", "Baseline", "Recommended", "Change (less is better)"]
+    assert rows[1] == ["sharegpt", "0.167", "0.0691", "-58.6 %"]
+    assert "no other configuration is more than 20.0 % better" in text
+    assert "141.7" not in text
+    assert "+142" not in text
+    told = brief(done)[0]
+    assert (
+        "Cost 0.0691 per million tokens on sharegpt with sglang, baseline 0.167 with vllm" in told
+    )
+    assert "with vllm: costs 58.6 % less (95 % interval -60.9 % to -54.8 %)." in told
+    assert not any("  " in line for line in [*brief(done), *sentences(done), *promises(done)])
+
+
+def test_answers_that_were_checked_are_not_called_unjudged(tmp_path: Path) -> None:
+    """Neither is a check that came to nothing called one."""
+    check = AccuracyComparison(
+        kind="builtin",
+        baseline=99.0,
+        baseline_ci95=None,
+        recommended=99.0,
+        recommended_ci95=None,
+        threshold=98.0,
+        passed=True,
+    )
+    unknown = check.model_copy(update={"passed": None})
+    for accuracy, judged in ((None, False), (unknown, False), (check, True)):
+        text = render(record(tmp_path, small_study.recommendation(accuracy=accuracy)), "md")
+        assert ("The quality of the answers was not judged." in text) is not judged
+        assert ("The quality of the answers was judged by the check above alone." in text) is judged
+
+
+def test_the_reproduction_asks_the_same_question(tmp_path: Path) -> None:
+    study = record(tmp_path, baseline="vllm serve m -tp 8", hours=2.0)
+    run, ui = blocks(section(render(study, "md"), "Reproduction"))
+    words = run.replace(" \\\n ", "")
+    for part in (
+        "autotune run --model deepseek-ai/DeepSeek-V3.2 --hw h200 --gpus 8 --engine vllm --engine sglang",
+        "--workload sharegpt --workload random:4000:200:500 --objective total_token_throughput",
+        "--slo 'p99_ttft_ms<=20000' --baseline 'vllm serve m -tp 8' --set prefix_caching=true",
+        "--engine-arg sglang=--trust-remote-code --sampler gp --launches 9 --hours 2 --seed 7",
+        "--noise 0.03 --on simulator --executor local",
+    ):
+        assert part in words
+    assert ui == ui_command(tmp_path / "home")
+
+
+def test_secrets_are_masked(tmp_path: Path) -> None:
+    command = Command(("vllm", "serve", "m", "--api-key", "my-own-key"), {"HF_TOKEN": "short-one"})
+    failure = Failure(FailureKind.CRASHED, f"401 for {SECRET}", f"HF_TOKEN={SECRET}")
+    launches = [small_study.launch(0, Role.BASELINE, BASELINE, failure, command=command)]
+    outcome = small_study.recommendation(recommended=small_study.choice(WINNER, 1.0, command))
+    study = record(
+        tmp_path,
+        outcome,
+        launches,
+        engine_args={"vllm": "--api-key my-own-key"},
+        baseline="HF_TOKEN=short-one vllm serve m --api-key my-own-key",
+    )
+    for format in ("md", "html"):
+        text = render(study, format)
+        for secret in (SECRET, "my-own-key", "short-one"):
+            assert secret not in text

@@ -1,0 +1,46 @@
+"""What a server's log tells of the requests that it takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.engines.library import Library
+from autotune.tuner.backends.servers import kv_cache_tokens
+
+LIBRARY = Library()
+
+
+@pytest.mark.parametrize(
+    ("engine", "log", "tokens"),
+    [
+        # As vLLM 0.32 printed it on a CPU; one line per data-parallel rank, of which the smallest
+        # counts.
+        (
+            "vllm",
+            "INFO [kv_cache_utils.py:2327] CPU KV cache size: 131,072 tokens, Maximum concurrency for 8",
+            131072,
+        ),
+        (
+            "vllm",
+            "GPU KV cache size: 568,166 tokens\nINFO\nGPU KV cache size: 568,112 tokens\n",
+            568112,
+        ),
+        (
+            "sglang",
+            "TP0] max_total_num_tokens=70656, chunked_prefill_size=8192, max_prefill_tokens=16384",
+            70656,
+        ),
+        ("sglang", "TP0] KV Cache is allocated. #tokens: 53056, KV size: 2.30 GB", 53056),
+        (
+            "tensorrt_llm",
+            "[I] [MemUsageChange] Allocated 21.10 GiB for max tokens in paged KV cache (322592).",
+            322592,
+        ),
+        ("vllm", "INFO Starting vLLM server; max_total_num_tokens is not its word", None),
+    ],
+)
+def test_each_engines_log_tells_how_many_tokens_its_kv_cache_holds(
+    engine: str, log: str, tokens: int | None
+) -> None:
+    card = LIBRARY.engine(engine)
+    assert kv_cache_tokens(card, f"starting\n{log}\nready\n", card.newest) == tokens
