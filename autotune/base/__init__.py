@@ -1,1 +1,1 @@
-"""What every room uses: errors, array types, child processes, redaction, files written safely."""
+"""Errors, array types, child processes, redaction, safe files: used by every room."""

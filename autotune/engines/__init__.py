@@ -1,4 +1,4 @@
-"""What engines, models and GPUs are, as data; an engine's command line, and how it fails.
+"""Engines, models and GPUs as data; an engine's command line, and how it fails.
 
 >>> from autotune.engines import recognise, split_command
 >>> command = split_command("vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2")
