@@ -199,6 +199,11 @@ def prepare(
     )
 
 
+def longest_request(spec: StudySpec, library: Library) -> int:
+    """Return the tokens of the longest request of a study's workloads, input and output."""
+    return max(load_workload(name, library).longest_request for name in spec.sent)
+
+
 def _searched(
     kind: Engine, context: Context, spec: StudySpec, library: Library, own: OwnOptions
 ) -> tuple[EngineSpace, list[str], str | None]:

@@ -32,7 +32,11 @@ SERVED = ("kv_cache_tokens", "longest_request_tokens", "odds_of_starting")
 """Figures of launches about the longest request."""
 _PREDICTED = {Evidence.SIMULATED: "in the simulation", Evidence.EMULATED: "on the emulated node"}
 
+Interval = tuple[float, float]
+"""The two ends of an interval."""
 Side = Literal["baseline", "recommended"]
+CommandRole = Literal[Side, "next best"]
+"""Role of a command in the study that predicted it."""
 
 
 class Verdict(StrEnum):
@@ -63,9 +67,9 @@ class AccuracyComparison(_Value):
 
     kind: str
     baseline: float | None
-    baseline_ci95: tuple[float, float] | None
+    baseline_ci95: Interval | None
     recommended: float | None
-    recommended_ci95: tuple[float, float] | None
+    recommended_ci95: Interval | None
     threshold: float | None
     passed: bool | None
     note: str = ""
@@ -137,7 +141,7 @@ class CurvePoint(_Value):
     baseline: float | None
     recommended: float | None
     gain_percent: float | None = None
-    ci95: tuple[float, float] | None = None
+    ci95: Interval | None = None
     faster: Side | None = None
 
 
@@ -150,7 +154,7 @@ class Crossing(_Value):
     """
 
     concurrency: float
-    between: tuple[float, float]
+    between: Interval
     below: Side
     above: Side
 
@@ -207,9 +211,9 @@ class Objective(_Value):
     metric: str
     workload: str
     value: float
-    ci95: tuple[float, float] | None
+    ci95: Interval | None
     repeats: int
-    interval90_on_a_node: tuple[float, float] | None = None
+    interval90_on_a_node: Interval | None = None
 
 
 class Choice(_Value):
@@ -261,7 +265,7 @@ class Alternative(Choice):
     label: str
     gives_up: list[GivenUp]
     lead_percent: float = Field(alias="price_percent")
-    lead_ci95: tuple[float, float] | None = Field(alias="price_ci95")
+    lead_ci95: Interval | None = Field(alias="price_ci95")
 
 
 class RecipeGain(_Value):
@@ -271,7 +275,7 @@ class RecipeGain(_Value):
     engine: str
     recipe: str
     percent: float
-    ci95: tuple[float, float] | None
+    ci95: Interval | None
 
 
 class WorkloadComparison(_Value):
@@ -296,7 +300,7 @@ class MatrixCell(_Value):
 
     value: float
     gain_percent: float | None
-    ci95: tuple[float, float] | None
+    ci95: Interval | None
     repeats: int
     best: bool
 
@@ -345,7 +349,7 @@ class Contribution(_Value):
     from_: Scalar = Field(alias="from")
     to: Scalar
     gain_percent: float | None
-    ci95: tuple[float, float] | None
+    ci95: Interval | None
     odds: float | None = None
     needed_to: Literal["start", "keep the limits", "keep what it promises"] | None = None
     measured_on: str
@@ -401,7 +405,7 @@ class Explanation(_Value):
     inert: list[NoEffect] = []
     regret: Regret | None = None
     search_gain_percent: float | None = None
-    search_gain_ci95: tuple[float, float] | None = None
+    search_gain_ci95: Interval | None = None
     learned: list[LearnedFigure] = []
 
 
@@ -447,7 +451,7 @@ class PredictedValue(_Value):
     measurement."""
 
     value: float
-    interval90: tuple[float, float] | None
+    interval90: Interval | None
     error_percent: float | None
 
 
@@ -455,7 +459,7 @@ class Verification(_Value):
     """A command of another study: its role there, its prediction, its measurement, and its latest
     failure."""
 
-    role: Literal["baseline", "recommended", "next best"]
+    role: CommandRole
     engine: str
     fingerprint: str
     command: str
@@ -475,7 +479,7 @@ class ComparedCommand(_Value):
     role: Side
     argv: list[str]
     change_percent: float | None
-    change_ci95: tuple[float, float] | None
+    change_ci95: Interval | None
     launches: int
     failure: str | None = None
     fingerprint: str = ""
@@ -563,8 +567,8 @@ class Recommendation(_Value, Evidenced):
     recommended: Choice | None
     baseline: Choice | None
     gain_percent: float | None
-    gain_ci95: tuple[float, float] | None
-    gain_interval90_on_a_node: tuple[float, float] | None = None
+    gain_ci95: Interval | None
+    gain_interval90_on_a_node: Interval | None = None
     gain_over_recipe: RecipeGain | None = None
     gives_up: list[GivenUp] | None = None
     promised: list[PromisedValue] = []
@@ -581,7 +585,7 @@ class Recommendation(_Value, Evidenced):
     inert: list[NoEffect] = []
     regret: Regret | None = None
     search_gain_percent: float | None = None
-    search_gain_ci95: tuple[float, float] | None = None
+    search_gain_ci95: Interval | None = None
     learned: list[LearnedFigure] = []
     matrix: list[MatrixRow] = []
     front: list[FrontPoint] = []

@@ -16,12 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from autotune.base.errors import BadInput, UnknownName
 from autotune.engines.cards import HardwareCard, ModelCard
 from autotune.engines.command import Configuration, Scalar
-from autotune.engines.context import gpus_of
+from autotune.engines.context import Context, gpus_of
 from autotune.engines.detect import InstalledEngine
 from autotune.engines.entry import parse_yaml
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.load.metrics.table import GOODPUT, METRICS, PER_USER, Metrics, Rent
 from autotune.tuner.trial import Role
+
+from .recommendation import CommandRole, Interval
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -53,13 +55,13 @@ class PredictedCommand(_Value):
     of a real node.
     """
 
-    role: Literal["baseline", "recommended", "next best"]
+    role: CommandRole
     engine: str
     command: str
     files: dict[str, str] = {}
     fingerprint: str
     predicted: float
-    interval90: tuple[float, float] | None = None
+    interval90: Interval | None = None
 
 
 class Verified(_Value):
@@ -164,6 +166,10 @@ class StudySpec(_Value):
         """Metrics of goals and limits, by the option that names each."""
         limits = {f"--slo {slo}": slo.metric for slo in self.slos}
         return {**dict(zip(("--objective", "--pareto"), self.goals, strict=False)), **limits}
+
+    def context(self, version: str, longest_request: int = 0) -> Context:
+        """Return the names that an engine's expressions see, in a version of the engine."""
+        return Context(self.model, self.hardware, self.gpus, version, longest_request)
 
     def derived(self, metrics: Mapping[str, Any], configuration: Configuration) -> Metrics:
         """Add the metrics derived from one load of a configuration's servers, costs included."""
