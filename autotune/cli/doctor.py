@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import click
@@ -38,17 +38,12 @@ TARGETS = (PROCESS, DOCKER)
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
 _ACCELERATORS = ("0x0302", "0x1200")
 """PCI classes "3D controller" and "processing accelerator", reported by server GPUs."""
-MEC_RECLAIMS = 177
-"""First version of the compute microcode with which MI300X returns scratch memory without a
-crash."""
-_TUNING = "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html"
-_NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
-SHARED_MEMORY_BYTES = 2**30
-OPEN_FILES = 65535
-HOME_NEEDS, HOME_WANTS = 10**9, 10 * 10**9
-"""Least and recommended free bytes of a study: results, requests and at most 64 MiB of log per
-launch."""
-CACHES_WANT = 20 * 10**9
+_SHARED_MEMORY_BYTES = 2**30
+_OPEN_FILES = 65535
+_HOME_NEEDS = 10**9
+"""Least free bytes for a study: results, requests and at most 64 MiB of log per launch."""
+_HOME_WANTS = 10 * 10**9
+_CACHES_WANT = 20 * 10**9
 """Bytes for compiled kernels; a model's weights come on top."""
 _INSTALL = "install Docker Engine (https://docs.docker.com/engine/install)"
 _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
@@ -98,9 +93,6 @@ class Finding:
     to_do: str
     source: str = ""
 
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -109,28 +101,21 @@ class Check:
 
     name: str
     targets: tuple[str, ...]
-    look: Callable[[Host], Iterable[Finding]]
+    look: Callable[[Host], Iterator[Finding]]
     source: str
 
-    def findings(self, host: Host) -> Iterator[Finding]:
-        for finding in self.look(host):
-            name = f"{self.name} {finding.name}".rstrip()
-            yield replace(finding, name=name, targets=self.targets, source=self.source)
+
+def found(status: Status, message: str, to_do: str = "", about: str = "") -> Finding:
+    """Make a finding; `examine` adds the name, the targets and the source of its check."""
+    return Finding(about, (), status, message, to_do)
 
 
-def ok(message: str, about: str = "") -> Finding:
-    return Finding(about, (), Status.OK, message, "")
+ok = partial(found, Status.OK)
+warning = partial(found, Status.WARNING)
+missing = partial(found, Status.MISSING)
 
 
-def warning(message: str, to_do: str, about: str = "") -> Finding:
-    return Finding(about, (), Status.WARNING, message, to_do)
-
-
-def missing(message: str, to_do: str) -> Finding:
-    return Finding("", (), Status.MISSING, message, to_do)
-
-
-def judged(good: bool, if_good: str, if_not: str, to_do: str) -> Finding:
+def ok_if(good: bool, if_good: str, if_not: str, to_do: str) -> Finding:
     return ok(if_good) if good else warning(if_not, to_do)
 
 
@@ -138,31 +123,29 @@ def installed(name: str, host: Host) -> tuple[str, str | None]:
     """Describe an installed engine, and why it cannot start; None = it can."""
     try:
         kind = engine(name, host.library)
-        found = find(kind.card, host.engine_bins.get(name))
+        program = find(kind.card, host.engine_bins.get(name))
     except BadInput as error:
         return "", str(error)
-    return f"{kind.card.title} {found.version} found ({' '.join(found.program)})", None
+    return f"{kind.card.title} {program.version} found ({' '.join(program.program)})", None
 
 
 def _engines(host: Host) -> Iterator[Finding]:
     """Look for an engine that can start: missing ones are not searched."""
-    found = {name: installed(name, host) for name in names()}
-    if all(reason is not None for _, reason in found.values()):
+    engines = {name: installed(name, host) for name in names()}
+    if all(reason is not None for _, reason in engines.values()):
         to_do = (
             "install one in a virtual environment, and put that environment's bin folder on the PATH, or name it by "
             "--engine-bin NAME=FOLDER"
         )
-        yield missing(f"none of {', '.join(found)} can start", to_do)
-    for name, (description, reason) in found.items():
-        if reason is not None and name in host.engine_bins:
+        yield missing(f"none of {', '.join(engines)} can start", to_do)
+    for name, (description, reason) in engines.items():
+        if reason is None:
+            yield ok(description, about=name)
+        elif name in host.engine_bins:
             # A study with this option would not begin.
             yield missing(reason, "name another program, or leave the option out")
         else:
-            yield (
-                ok(description, name)
-                if reason is None
-                else warning(reason, "install it to search it", name)
-            )
+            yield warning(reason, "install it to search it", name)
 
 
 def present(host: Host) -> Iterator[Finding]:
@@ -196,16 +179,15 @@ def present(host: Host) -> Iterator[Finding]:
 
 def idle(host: Host) -> Iterator[Finding]:
     """Check that no process uses a GPU or its memory, which would change all measurements on it."""
-    told = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
-    busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > IDLE_BYTES]
+    known = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
+    busy = [gpu for gpu in known if gpu.busy_pids or gpu.memory_used_bytes > IDLE_BYTES]
     for gpu in busy:
         held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
         pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""
-        said = f"GPU {gpu.index} is not idle: {held:.0%} of its memory is held{pids}"
-        yield warning(
-            said, "end the processes that use it before you start a study", str(gpu.index)
-        )
-    if told and not busy:
+        problem = f"GPU {gpu.index} is not idle: {held:.0%} of its memory is held{pids}"
+        to_do = "end the processes that use it before you start a study"
+        yield warning(problem, to_do, str(gpu.index))
+    if known and not busy:
         yield ok("no process uses them")
 
 
@@ -231,7 +213,7 @@ def numa_balancing(host: Host) -> Iterator[Finding]:
     """Check that the kernel does not migrate pages between sockets: GPUs wait for that."""
     value = machine.number(host.root / "proc/sys/kernel/numa_balancing")
     if host.gpus_of("amd") and value is not None:
-        yield judged(
+        yield ok_if(
             value == 0,
             "automatic NUMA balancing is off",
             f"automatic NUMA balancing is on ({value}); it makes MI300X nodes slower",
@@ -239,52 +221,12 @@ def numa_balancing(host: Host) -> Iterator[Finding]:
         )
 
 
-def scratch_reclaim(host: Host) -> Iterator[Finding]:
-    """Check MI300X's microcode: an old one crashes when scratch memory is returned."""
-    if not any("mi300" in gpu.name.lower() for gpu in host.gpus_of("amd")):
-        return
-    versions = machine.mec_firmware(host.root)
-    oldest = min(versions, default=None)
-    if oldest is not None and oldest >= MEC_RECLAIMS:
-        yield ok(f"MEC firmware {oldest}; HSA_NO_SCRATCH_RECLAIM is not needed")
-    elif host.environment.get("HSA_NO_SCRATCH_RECLAIM") == "1":
-        yield ok(
-            f"MEC firmware {oldest or 'of unknown version'}, and HSA_NO_SCRATCH_RECLAIM=1 is set"
-        )
-    else:
-        seen = (
-            f"MEC firmware {oldest} is older than {MEC_RECLAIMS}"
-            if oldest
-            else "the MEC firmware's version is unknown"
-        )
-        unset = "HSA_NO_SCRATCH_RECLAIM=1 is not set (autotune sets it for the vLLM and SGLang that it starts)"
-        to_do = "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for servers started in another way"
-        yield warning(f"{seen}, and {unset}", to_do)
-
-
-def iommu(host: Host) -> Iterator[Finding]:
-    """Check that no IOMMU translates addresses: transfers between GPUs would hang or slow down."""
-    groups = host.root / "sys/kernel/iommu_groups"
-    if len(host.gpus_of("amd")) < 2:
-        return
-    words = machine.text(host.root / "proc/cmdline").split()
-    if "iommu=pt" in words:
-        yield ok("the kernel was started with iommu=pt")
-    elif not groups.is_dir() or not any(groups.iterdir()):
-        yield ok("no IOMMU is in use")
-    else:
-        to_do = "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub) and restart"
-        yield warning(
-            "the IOMMU translates addresses: the kernel was started without iommu=pt", to_do
-        )
-
-
 def shared_memory(host: Host) -> Iterator[Finding]:
     """Check the memory shared by ranks of one server; a container's 64 MB are too small for large
     models."""
     size = machine.shared_memory_bytes(host.root)
-    yield judged(
-        size >= SHARED_MEMORY_BYTES,
+    yield ok_if(
+        size >= _SHARED_MEMORY_BYTES,
         f"/dev/shm has {size / 1e9:.1f} GB",
         f"/dev/shm has {size / 1e6:.0f} MB, less than 1 GiB: servers on several GPUs end at start",
         "sudo mount -o remount,size=16G /dev/shm; in a container start it with --ipc=host or --shm-size=16g",
@@ -295,41 +237,41 @@ def open_files(host: Host) -> Iterator[Finding]:
     """Check the limit of open files, one per request in flight in tuner and server; the tuner
     raises the soft limit."""
     hard = host.open_files
-    yield judged(
-        hard is None or hard >= OPEN_FILES,
+    yield ok_if(
+        hard is None or hard >= _OPEN_FILES,
         f"up to {hard or 'any number of'} open files",
-        f"at most {hard} open files; vLLM wants {OPEN_FILES}",
-        f"raise the hard limit: a line '* hard nofile {OPEN_FILES}' in /etc/security/limits.conf, or LimitNOFILE=",
+        f"at most {hard} open files; vLLM wants {_OPEN_FILES}",
+        f"raise the hard limit: a line '* hard nofile {_OPEN_FILES}' in /etc/security/limits.conf, or LimitNOFILE=",
     )
 
 
 def home(host: Host) -> Iterator[Finding]:
     """Check the disk of studies, logs and the MLflow database."""
     free = machine.disk_free_bytes(host.home)
-    said = f"{free / 1e9:.0f} GB free for {host.home}"
+    space = f"{free / 1e9:.0f} GB free for {host.home}"
     if not os.access(machine.existing_folder(host.home), os.W_OK | os.X_OK):
         yield missing(f"{host.home} is not writable", "choose another folder with --home DIR")
-    elif free < HOME_NEEDS:
+    elif free < _HOME_NEEDS:
         yield missing(
-            f"{said}, less than a study needs (1 GB)",
+            f"{space}, less than a study needs (1 GB)",
             "free some, or choose another folder with --home DIR",
         )
-    elif free < HOME_WANTS:
+    elif free < _HOME_WANTS:
         yield warning(
-            f"{said}; long studies with large logs need more (10 GB)",
+            f"{space}; long studies with large logs need more (10 GB)",
             "free some, or use --home DIR",
         )
     else:
-        yield ok(said)
+        yield ok(space)
 
 
 def caches(host: Host) -> Iterator[Finding]:
     """Check the disk of downloaded weights and compiled kernels."""
     folder = Path(models_folder(host.environment))
     free = machine.disk_free_bytes(folder)
-    said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
+    space = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
     to_do = "free some, or set HF_HOME to a folder on a larger disk (671 billion FP8 weights take 690 GB)"
-    yield judged(free >= CACHES_WANT, said, said, to_do)
+    yield ok_if(free >= _CACHES_WANT, space, space, to_do)
 
 
 def command(host: Host) -> Iterator[Finding]:
@@ -386,15 +328,18 @@ CHECKS = (
         amd_access,
         "ROCm installation prerequisites, https://rocm.docs.amd.com",
     ),
-    Check("NUMA balancing", TARGETS, numa_balancing, _TUNING),
     Check(
-        "scratch reclaim",
+        "NUMA balancing",
         TARGETS,
-        scratch_reclaim,
-        "ROCm 6.4.3 release notes, amdgpu driver updates; AMD's guide to vLLM benchmarks on MI300X",
+        numa_balancing,
+        "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html",
     ),
-    Check("IOMMU", TARGETS, iommu, _TUNING),
-    Check("shared memory", (PROCESS,), shared_memory, _NCCL),
+    Check(
+        "shared memory",
+        (PROCESS,),
+        shared_memory,
+        "NCCL documentation, Troubleshooting, Sharing Data",
+    ),
     Check("open files", (PROCESS,), open_files, "vllm/utils/system_utils.py set_ulimit (0.32)"),
     Check("disk for studies", TARGETS, home, "docs/files.md"),
     Check(
@@ -414,18 +359,19 @@ CHECKS = (
 def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
     """Yield the findings of the checks for the host, in order."""
     for check in checks:
-        yield from check.findings(host)
+        for finding in check.look(host):
+            name = f"{check.name} {finding.name}".rstrip()
+            yield replace(finding, name=name, targets=check.targets, source=check.source)
 
 
-def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
+def missing_for(target: str, findings: Sequence[Finding]) -> int:
+    """Count the missing prerequisites of a target."""
+    return sum(one.status is Status.MISSING and target in one.targets for one in findings)
+
+
+def ready(findings: Sequence[Finding]) -> dict[str, bool]:
     """Return by target whether nothing is missing."""
-    missing = {
-        target
-        for finding in findings
-        if finding.status is Status.MISSING
-        for target in finding.targets
-    }
-    return {target: target not in missing for target in TARGETS}
+    return {target: not missing_for(target, findings) for target in TARGETS}
 
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
@@ -443,8 +389,8 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
             hardware = machine.local_node(host.library, host.root).model_dump(mode="json")
         except BadInput:
             hardware = None
-        checks = [finding.to_json() for finding in findings]
-        print_json({"ready": dict(ready(findings)), "hardware": hardware, "checks": checks})
+        checks = [asdict(finding) for finding in findings]
+        print_json({"ready": ready(findings), "hardware": hardware, "checks": checks})
         return
     processor, memory_gb = machine.cpu(host.root), machine.memory_bytes(host.root) / 1e9
     gpus = f"{len(host.gpus)} x {host.gpus[0].name}" if host.gpus else "no GPU"
@@ -456,14 +402,12 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
 
 
 def _print(target: str, findings: Sequence[Finding]) -> None:
-    concerned = [finding for finding in findings if target in finding.targets]
-    count = sum(finding.status is Status.MISSING for finding in concerned)
-    verdict = (
-        "nothing is missing"
-        if count == 0
-        else f"not ready, {count} {'prerequisite is' if count == 1 else 'prerequisites are'} missing"
-    )
+    verdict = "nothing is missing"
+    if count := missing_for(target, findings):
+        prerequisites = "prerequisite is" if count == 1 else "prerequisites are"
+        verdict = f"not ready, {count} {prerequisites} missing"
     click.echo(f"\n--on {target}: {verdict}")
+    concerned = [finding for finding in findings if target in finding.targets]
     width = max(len(finding.name) for finding in concerned)
     for finding in concerned:
         status = click.style(f"{finding.status.value:<9}", _COLOURS[finding.status])

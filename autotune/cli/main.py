@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 from random import randrange
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -43,7 +43,7 @@ def cli() -> None:
 @cli.command(cls=GroupedCommand, epilog=EXAMPLES)
 @shared.options_of(RunOptions)
 @click.option("--dry-run", is_flag=True, help="Show the candidates, and launch nothing.")
-@shared.common(home_is_used=True)
+@shared.common
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and recommend one serving command."""
     from . import tuning
@@ -56,18 +56,18 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
 @click.option(
     "--launches", type=click.IntRange(min=1), help="New, larger budget, also of a finished study."
 )
-@shared.common(home_is_used=True)
-def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
+@shared.common
+def resume(**asked: Any) -> None:
     """Continue an interrupted study; a finished one prints its recommendation again."""
     from . import tuning
 
-    tuning.resume(study, home, as_json, launches)
+    tuning.resume(**asked)
 
 
 @cli.command()
 @click.argument("study")
 @shared.options_of(VerifyOptions)
-@shared.common(home_is_used=True)
+@shared.common
 def verify(home: Path, as_json: bool, **options: Any) -> None:
     """Measure the predictions of a simulated study: baseline, recommended and next best command, on
     real servers."""
@@ -79,7 +79,7 @@ def verify(home: Path, as_json: bool, **options: Any) -> None:
 @cli.command()
 @click.argument("study")
 @shared.options_of(RegressOptions)
-@shared.common(home_is_used=True)
+@shared.common
 def regress(home: Path, as_json: bool, **options: Any) -> None:
     """Compare a study's commands on a new version of their engine with the old one: exit 0 pass, 5
     slower, 6 open."""
@@ -92,7 +92,7 @@ def regress(home: Path, as_json: bool, **options: Any) -> None:
 @shared.engine_command
 @shared.options_of(SimulateOptions)
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
-@shared.common(home_is_used=True)
+@shared.common
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
     from . import prediction
@@ -110,7 +110,7 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
     show_default="random, and printed",
     help="Seed of the prompts: an earlier one repeats them.",
 )
-@shared.common(home_is_used=False)
+@shared.common_without_home
 def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
     from autotune.load.bench.results import Bench
@@ -123,13 +123,13 @@ def bench(as_json: bool, **options: Any) -> None:
 @cli.command()
 @click.argument("a")
 @click.argument("b")
-@shared.common(home_is_used=True)
-def compare(a: str, b: str, home: Path, as_json: bool) -> None:
+@shared.common
+def compare(**asked: Any) -> None:
     """Compare two studies (names or bundles), or two results of `bench --save-result` or `vllm
     bench serve`."""
     from . import studies
 
-    studies.compare(a, b, home, as_json)
+    studies.compare(**asked)
 
 
 @cli.command()
@@ -146,13 +146,13 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     is_flag=True,
     help="Include prompts: workload files, and log lines with prompts.",
 )
-@shared.common(home_is_used=True)
-def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bool) -> None:
+@shared.common
+def bundle(**asked: Any) -> None:
     """Write a study to one file from which `run --on replay:FILE` reads its answers, on any
     machine."""
     from . import studies
 
-    studies.bundle(study, output, with_prompts, home, as_json)
+    studies.bundle(**asked)
 
 
 @cli.command(context_settings=_MULTILINE)
@@ -181,7 +181,7 @@ def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bo
     "--answers", help="Greedy answers: wrong:0.02,after:8192 … Default: AUTOTUNE_EMULATE_ANSWERS."
 )
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
-@shared.common(home_is_used=True)
+@shared.common
 def emulate(home: Path, as_json: bool, **options: Any) -> None:
     """Emulate an engine on a node with GPUs: a server with the simulated node's times."""
     from . import prediction
@@ -191,7 +191,7 @@ def emulate(home: Path, as_json: bool, **options: Any) -> None:
 
 @cli.command()
 @shared.options_of(CalibrateOptions)
-@shared.common(home_is_used=True)
+@shared.common
 def calibrate(home: Path, as_json: bool, **options: Any) -> None:
     """Fit the simulator's coefficients to measurements, and write them."""
     from . import calibration
@@ -204,12 +204,12 @@ def calibrate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option(
     "--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True
 )
-@shared.common(home_is_used=True)
-def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
+@shared.common
+def report(**asked: Any) -> None:
     """Print a study's report; for an unfinished study, the results so far."""
     from . import studies
 
-    studies.report(study, format_, home, as_json)
+    studies.report(**asked)
 
 
 @cli.command()
@@ -226,33 +226,31 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
 @click.option(
     "--image", help="Container image to run in. Default: the measured one, else the known one."
 )
-@shared.common(home_is_used=True)
-def export(
-    study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool
-) -> None:
+@shared.common
+def export(**asked: Any) -> None:
     """Write the recommended configuration in a deployment format."""
     from . import studies
 
-    studies.export(study, format_, output, image, home, as_json)
+    studies.export(**asked)
 
 
 @cli.command("list")
-@shared.common(home_is_used=True)
-def list_(home: Path, as_json: bool) -> None:
+@shared.common
+def list_(**asked: Any) -> None:
     """List the studies of the home folder, the newest last."""
     from . import studies
 
-    studies.list_studies(home, as_json)
+    studies.list_studies(**asked)
 
 
 @cli.command()
 @click.option("--engine-bin", "engine_bins", multiple=True, help="An installed engine, as for run.")
-@shared.common(home_is_used=True)
-def doctor(engine_bins: tuple[str, ...], home: Path, as_json: bool) -> None:
+@shared.common
+def doctor(**asked: Any) -> None:
     """Check this machine for missing prerequisites of --on process and --on docker."""
     from .doctor import doctor as examine
 
-    examine(engine_bins, home, as_json)
+    examine(**asked)
 
 
 @cli.group()
@@ -265,7 +263,7 @@ def space() -> None:
 @click.option("--model", default="deepseek-ai/DeepSeek-V3.2", show_default=True)
 @click.option("--hw", "hardware", default="h200", show_default=True)
 @shared.options_of(RunOptions, "gpus", "workloads", "pins", "space")
-@shared.common(home_is_used=False)
+@shared.common_without_home
 def show(as_json: bool, **options: Any) -> None:
     """Print each engine's knobs and candidates, and the combinations that each rule removed."""
     from . import spaces
@@ -278,12 +276,12 @@ def show(as_json: bool, **options: Any) -> None:
 @click.option(
     "--engine", "engines", multiple=True, help="Check only these engines' packaged files."
 )
-@shared.common(home_is_used=False)
-def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
+@shared.common_without_home
+def check(**asked: Any) -> None:
     """Validate a space file or folder (default: the packaged ones); errors name the line."""
     from . import spaces
 
-    spaces.space_check(path, engines, as_json)
+    spaces.space_check(**asked)
 
 
 def _terminate(*_: object) -> None:
@@ -301,7 +299,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.exceptions.Abort) as stop:
         click.echo("autotune: interrupted", err=True)
-        # Click raises its own error because of ours.
+        # Look behind click's own error, which it raises because of ours.
         sys.exit(getattr(stop.__cause__ or stop, "exit_code", Interrupted.exit_code))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

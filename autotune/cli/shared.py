@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -21,33 +22,36 @@ from rich.text import Text
 from autotune.base.options import GROUPS, STUDY, Option
 from autotune.tuner.study.options import RunOptions
 
+Function = Callable[..., Any]
+"""A function that a command calls."""
+Decorator = Callable[[Function], Function]
 
-def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+
+def common(command: Function, home_is_used: bool = True) -> Function:
     """Add ``--json`` and ``--home``, which every command has; a command that stores nothing ignores
     ``--home``."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = click.option(
-            "--json", "as_json", is_flag=True, help="One JSON object on stdout, messages on stderr."
-        )(command)
-        return click.option(
-            "--home",
-            type=click.Path(path_type=Path),
-            envvar="AUTOTUNE_HOME",
-            default=Path("mlruns"),
-            show_default="./mlruns, or AUTOTUNE_HOME",
-            expose_value=home_is_used,
-            help="Folder of studies and of the MLflow database.",
-        )(command)
-
-    return decorate
+    command = click.option(
+        "--json", "as_json", is_flag=True, help="One JSON object on stdout, messages on stderr."
+    )(command)
+    return click.option(
+        "--home",
+        type=click.Path(path_type=Path),
+        envvar="AUTOTUNE_HOME",
+        default=Path("mlruns"),
+        show_default="./mlruns, or AUTOTUNE_HOME",
+        expose_value=home_is_used,
+        help="Folder of studies and of the MLflow database.",
+    )(command)
 
 
-def options_of(kind: type, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+common_without_home = partial(common, home_is_used=False)
+
+
+def options_of(kind: type, *names: str) -> Decorator:
     """Make click's options from a dataclass's fields of these names, or all
     (`autotune.base.options.option`)."""
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Function) -> Function:
         for one in reversed(fields(kind)):
             if "option" in one.metadata and (one.name in names or not names):
                 command = _click_option(one, get_type_hints(kind)[one.name])(command)
@@ -56,28 +60,24 @@ def options_of(kind: type, *names: str) -> Callable[[Callable[..., Any]], Callab
     return decorate
 
 
-def _click_option(one: Field[Any], hint: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _click_option(one: Field[Any], hint: Any) -> Decorator:
     asked: Option = one.metadata["option"]
     many = get_origin(hint) is Sequence
-    # Of `X | None` and of Sequence[X] the X counts.
-    (inner,) = (
-        [part for part in get_args(hint) if part is not type(None)]
-        if many or NoneType in get_args(hint)
-        else [hint]
-    )
-    kind: Any = inner
+    inner: Any = hint
+    if many or NoneType in get_args(hint):
+        # Take the X of `X | None` and of Sequence[X].
+        inner = get_args(hint)[0]
+    kind = inner
     if get_origin(inner) is Literal:
         kind = click.Choice(get_args(inner))
     elif inner is Path:
         kind = click.Path(path_type=Path, exists=asked.existing, dir_okay=not asked.existing)
     elif inner is int and (asked.least, asked.most) != (None, None):
         kind = click.IntRange(asked.least, asked.most)
-    shown = not many and inner is not bool and one.default not in (None, "")
-    more = (
-        {"is_flag": True}
-        if inner is bool
-        else {"type": kind, "multiple": many, "show_default": shown}
-    )
+    more: dict[str, Any] = {"is_flag": True}
+    if inner is not bool:
+        shown = not many and one.default not in (None, "")
+        more = {"type": kind, "multiple": many, "show_default": shown}
     default = None if many else one.default
     return click.option(
         *asked.flag.split(), one.name, default=default, help=asked.help or None, **more
@@ -100,7 +100,7 @@ def given() -> frozenset[str]:
     )
 
 
-def engine_command(command: Callable[..., Any]) -> Callable[..., Any]:
+def engine_command(command: Function) -> Function:
     """Add the options of the commands that take an engine's command line."""
     for option in (
         hardware,
@@ -148,12 +148,11 @@ class GroupedCommand(click.Command):
 
 
 _WORDS = {
-    **{
-        "a valid integer range": "a whole number",
-        "a valid integer": "a whole number",
-        "a valid float": "a number",
-    },
-    **{"No such": "Unknown", ". Did": "; did"},
+    "a valid integer range": "a whole number",
+    "a valid integer": "a whole number",
+    "a valid float": "a number",
+    "No such": "Unknown",
+    ". Did": "; did",
 }
 """Click's words, and their replacements."""
 
@@ -161,24 +160,23 @@ _WORDS = {
 def refusal(error: click.ClickException) -> str:
     """Format a usage error of click in one line, as our own messages: option, problem, and where
     help is."""
-    said = error.format_message()
+    text = error.format_message()
     if (
         isinstance(error, click.BadParameter)
         and not isinstance(error, click.MissingParameter)
         and error.param
     ):
-        said = f"{error.param.opts[-1]}: {error.message}"
-        if isinstance(error.param.type, click.Choice) and error.message.startswith("'--"):
-            said = f"{error.param.opts[-1]} wants {' or '.join(error.param.type.choices)} behind it"
+        option, kind = error.param.opts[-1], error.param.type
+        text = f"{option}: {error.message}"
+        if isinstance(kind, click.Choice) and error.message.startswith("'--"):
+            text = f"{option} wants {' or '.join(kind.choices)} behind it"
     for words, ours in _WORDS.items():
-        said = said.replace(words, ours)
-    said = said[:1].lower() + said[1:].rstrip(".")
+        text = text.replace(words, ours)
+    text = text[:1].lower() + text[1:].rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return (
-        said
-        if context is None or said.endswith("?")
-        else f"{said}; see `{context.command_path} --help`"
-    )
+    if context is None or text.endswith("?"):
+        return text
+    return f"{text}; see `{context.command_path} --help`"
 
 
 MESSAGES = Console(stderr=True, soft_wrap=True)

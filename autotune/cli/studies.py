@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.base.errors import BadInput, UnknownName
@@ -23,18 +23,17 @@ from autotune.tuner.study.spec import StudySpec
 
 from .shared import answer, print_json, say
 
+_SHOWN = ("study", "model", "hardware", "evidence", "verdict", "gain", "launches")
+_GAIN = ("gain_percent", "gain_ci95", "gain_interval90_on_a_node", "holds_on_a_node")
 _KEYS = (
-    *("study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"),
-    *(
-        "state",
-        "budget",
-        "nodes",
-        "engine",
-        "gain_percent",
-        "gain_ci95",
-        "gain_interval90_on_a_node",
-    ),
-    *("holds_on_a_node", "objective"),
+    *_SHOWN,
+    "age_hours",
+    "state",
+    "budget",
+    "nodes",
+    "engine",
+    *_GAIN,
+    "objective",
 )
 
 _NO_WIDTH = 10_000
@@ -55,9 +54,8 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
         from autotune.outputs.report.render import render
         from autotune.tuner.recommend import unfinished
 
-        text = render(
-            StudyRecord(spec, launches, done or unfinished(spec, launches), path.parent), format_
-        )
+        outcome = done or unfinished(spec, launches)
+        text = render(StudyRecord(spec, launches, outcome, path.parent), format_)
     if as_json:
         print_json(
             {"study": study, "format": format_, "finished": done is not None, "report": text}
@@ -94,15 +92,15 @@ def export(
     if recommendation is None:
         raise BadInput(_so_far(folder, spec, "winner"))
     text = render(winner_of(recommendation, spec, folder.launches(study), image), format_)
-    answer = {"study": study, "format": format_}
+    document = {"study": study, "format": format_}
     if output == Path("-"):
         output = None
     if output is not None:
         _write(output, text, form.mode)
         say(f"wrote {output}")
-        answer["file"] = str(output)
+        document["file"] = str(output)
     if as_json:
-        print_json({**answer, "text": text})
+        print_json({**document, "text": text})
     elif output is None:
         click.echo(text, nl=False)
 
@@ -126,18 +124,15 @@ def list_studies(home: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no studies in {folder.studies}")
     else:
-        # Every study is one line, that no name is cut.
+        # Print every study in one line, so that no name is cut.
         Console(width=_NO_WIDTH).print(_table(rows), highlight=False)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     several = any(len(row["nodes"] or ()) > 1 for row in rows)
-    table = Table(box=None, pad_edge=False)
-    for row in rows:
-        cells = _cells(row, several)
-        if not table.columns:
-            for column in cells:
-                table.add_column(column, no_wrap=True)
+    lines = [_cells(row, several) for row in rows]
+    table = Table(*(Column(name, no_wrap=True) for name in lines[0]), box=None, pad_edge=False)
+    for cells in lines:
         table.add_row(*map(Text, cells.values()))
     return table
 
@@ -145,23 +140,17 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     """Format a row for people, with its nodes if any study has `several`; an unfinished study shows
     its progress."""
-    unfinished = row["state"] in ("running", "interrupted")
-    verdict = row["state"] if unfinished else row["verdict"]
-    verdict += ", open on a node" if row["holds_on_a_node"] is False else ""
-    gain = row["gain"]
+    cells = {name: row[name] for name in _SHOWN}
+    if row["state"] in ("running", "interrupted"):
+        cells["verdict"] = row["state"]
+        cells["launches"] = f"{row['launches']} of {max(row['launches'], row['budget'])}"
+    if row["holds_on_a_node"] is False:
+        cells["verdict"] += ", open on a node"
     metric = row["objective"] or ""
-    if gain is not None and row["gain_ci95"] is not None:
-        gain += f" ({readable.gains(metric, row['gain_ci95'])})"
-    launches = (
-        f"{row['launches']} of {max(row['launches'], row['budget'])}"
-        if unfinished
-        else row["launches"]
-    )
-    cells = {name: row[name] for name in ("study", "model", "hardware", "evidence")}
-    cells |= {"verdict": verdict, "gain": gain}
+    if row["gain_ci95"] is not None:
+        cells["gain"] += f" ({readable.gains(metric, row['gain_ci95'])})"
     if row["gain_interval90_on_a_node"] is not None:
         cells["gain"] += f" [{readable.gains(metric, row['gain_interval90_on_a_node'])}]"
-    cells["launches"] = launches
     if several:
         cells["nodes"] = len(row["nodes"]) if row["nodes"] else None
     cells["age"] = None if row["age_hours"] is None else _age(row["age_hours"])
@@ -188,20 +177,29 @@ def _row(home: Home, name: str) -> dict[str, Any]:
         "model": spec.model.id,
         "hardware": f"{spec.gpus}x{spec.hardware.name}",
         "age_hours": round(age_h, 2),
+        "launches": len(results),
+        "budget": spec.launches,
+        "objective": spec.objective,
+        "nodes": list(dict.fromkeys(result.node for result in results if result.node)),
     }
-    row |= {"launches": len(results), "budget": spec.launches, "verdict": "unfinished"}
-    row["objective"] = spec.objective
-    row["evidence"] = results[0].label.lower() if results else None
-    row["nodes"] = list(dict.fromkeys(result.node for result in results if result.node))
-    row["state"] = "finished" if done else "running" if is_held(path) else "interrupted"
-    if done:
-        row |= {"evidence": done.label.lower(), "verdict": done.verdict.value}
-        row["engine"] = done.recommended.engine if done.recommended else None
-        if _has_gain(done):
-            row |= {"gain_percent": done.gain_percent, "gain_ci95": done.gain_ci95}
-            row["gain_interval90_on_a_node"] = done.gain_interval90_on_a_node
-            row["holds_on_a_node"] = done.holds_on_a_node
-            row["gain"] = readable.gain_in_words(spec.objective, done.gain_percent)
+    if done is None:
+        row |= {
+            "evidence": results[0].label.lower() if results else None,
+            "verdict": "unfinished",
+            "state": "running" if is_held(path) else "interrupted",
+        }
+        return row
+    row |= {
+        "evidence": done.label.lower(),
+        "verdict": done.verdict.value,
+        "state": "finished",
+        "engine": done.recommended.engine if done.recommended else None,
+    }
+    if _has_gain(done):
+        row |= {
+            "gain": readable.gain_in_words(spec.objective, done.gain_percent),
+            **{name: getattr(done, name) for name in _GAIN},
+        }
     return row
 
 
@@ -209,26 +207,21 @@ def _has_gain(done: Recommendation) -> bool:
     """Return whether a study compared a configuration with its baseline."""
     if done.verdict not in (Verdict.BETTER, Verdict.INDISTINGUISHABLE) or done.gain_percent is None:
         return False
-    same = (
-        done.recommended
-        and done.baseline
-        and done.recommended.fingerprint == done.baseline.fingerprint
-    )
-    return not same
+    best, baseline = done.recommended, done.baseline
+    return not (best and baseline and best.fingerprint == baseline.fingerprint)
 
 
-def bundle(study: str, output: Path, prompts: bool, home: Path, as_json: bool) -> None:
+def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bool) -> None:
     """``autotune bundle``."""
     from autotune.outputs.bundle import bundle as content_of
 
-    content = content_of(Home(home), study, say, prompts=prompts)
-    _write(output, content, 0o600 if prompts else 0o644)
-    told = {"study": study, "file": str(output), "bytes": len(content)}
+    content = content_of(Home(home), study, say, prompts=with_prompts)
+    _write(output, content, 0o600 if with_prompts else 0o644)
     lines = [
         f"wrote {output} ({len(content):,} bytes); replay it with:",
         f"autotune run --on replay:{output}",
     ]
-    answer(as_json, told, lines)
+    answer(as_json, {"study": study, "file": str(output), "bytes": len(content)}, lines)
 
 
 def compare(a: str, b: str, home: Path, as_json: bool) -> None:

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
 from autotune.base.errors import (
     BadInput,
@@ -32,8 +32,9 @@ from .shared import MESSAGES, answer, say
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     """``autotune run``."""
+    folder = Home(home)
     calibration = calibration_of_home(options.calibration, home)
-    sources = tuple(dict.fromkeys(str(Home(home).source(text)) for text in options.sources))
+    sources = tuple(dict.fromkeys(str(folder.source(text)) for text in options.sources))
     spec = build_spec(replace(options, calibration=calibration, sources=sources), say)
     backend = backend_of(spec)
     if options.calibration is not None and not backend.predicted:
@@ -50,12 +51,12 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     if dry_run:
         _dry_run(spec, as_json)
         return
-    Home(home).check_free(spec.study)
-    with _resumable(Home(home), spec.study):
-        recommendation = _tune(spec, Home(home), as_json)
-    if told := backend.conclusion(spec, recommendation):
-        say(told)
-    _conclude(recommendation, Home(home), as_json)
+    folder.check_free(spec.study)
+    with _resumable(folder, spec.study):
+        recommendation = _tune(spec, folder, as_json)
+    if conclusion := backend.conclusion(spec, recommendation):
+        say(conclusion)
+    _conclude(recommendation, folder, as_json)
 
 
 def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
@@ -78,16 +79,13 @@ def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
     folder = Home(home)
     spec = folder.spec(options.study)
     sys.unraisablehook = interrupt_again
-    found, done = compare(
+    outcome, done = compare(
         folder, options, lambda message: say(message) if isinstance(message, str) else None
     )
     _send_to_mlflow(spec, done, folder, again=True)
-    answer(
-        as_json,
-        found.model_dump(mode="json"),
-        [*regression(found, done), *filter(None, [found.tune_again])],
-    )
-    return {"pass": 0, "regression": 5, "undecided": 6}[found.verdict]
+    lines = [*regression(outcome, done), *filter(None, [outcome.tune_again])]
+    answer(as_json, outcome.model_dump(mode="json"), lines)
+    return {"pass": 0, "regression": 5, "undecided": 6}[outcome.verdict]
 
 
 def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -> None:
@@ -117,10 +115,9 @@ def _resumable(home: Home, study: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        begun = (home.study_folder(study) / "study.yaml").exists()
-        way_on = (
-            f"continue with:\n{home.resume_command(study)}" if begun else "the study had not begun"
-        )
+        way_on = "the study had not begun"
+        if (home.study_folder(study) / "study.yaml").exists():
+            way_on = f"continue with:\n{home.resume_command(study)}"
         raise Interrupted.by(stop, f"interrupted; {way_on}") from None
 
 
@@ -129,18 +126,18 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
     from autotune.outputs.progress import Progress
     from autotune.run import run as run_study
 
-    # FORCE_COLOR makes no terminal of a pipe.
+    # Ask the stream itself, because FORCE_COLOR makes no terminal of a pipe.
     progress = Progress(spec, MESSAGES, live=sys.stderr.isatty() and not as_json)
 
     def suspend(*_: object) -> None:
         with progress.paused():
-            # Its default, not SIGSTOP: where no shell could wake us, the kernel does not obey it.
+            # Use its default, not SIGSTOP: where no shell could wake us, the kernel ignores it.
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, suspend)
 
     sys.unraisablehook = interrupt_again
-    # By Ctrl-Z: what the shell prints meanwhile is not ours to draw over.
+    # Pause at Ctrl-Z, so that the display does not draw over the shell's own output.
     signal.signal(signal.SIGTSTP, suspend)
     with progress:
         return run_study(spec, home, progress)
@@ -179,9 +176,9 @@ def _send_to_mlflow(
 
 def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> None:
     """Print the source of the numbers in the first line, as `Backend.announcement`."""
-    line = backend_of(spec).announcement(spec, library_of(spec), options)
-    for text in (line, *spec.notes):
-        say(text)
+    say(backend_of(spec).announcement(spec, library_of(spec), options))
+    for note in spec.notes:
+        say(note)
 
 
 _WIDTH = 100  # Columns of a study's final block
@@ -192,34 +189,31 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     from autotune.outputs.report.words import brief, predictions
     from autotune.outputs.tracking import view_address
 
-    chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
-    said = [*predictions(recommendation), *brief(recommendation)]
-    # A figure and its percent sign stay on one line.
-    lines = [
-        "",
-        *(
-            fill(
-                one.replace(" %", "\u00a0%"), _WIDTH, break_long_words=False, break_on_hyphens=False
-            ).replace("\u00a0", " ")
-            for one in said
-        ),
-        "",
-    ]
+    chosen = recommendation.recommended
+    folder = home.study_folder(recommendation.study)
+    wrap = partial(fill, width=_WIDTH, break_long_words=False, break_on_hyphens=False)
+    lines = [""]
+    for sentence in (*predictions(recommendation), *brief(recommendation)):
+        # Keep a figure and its percent sign on one line.
+        lines.append(wrap(sentence.replace(" %", "\u00a0%")).replace("\u00a0", " "))
+    lines.append("")
     if chosen is not None and not chosen.external:
         lines += [command(chosen.command, _WIDTH), ""]
     elif (miss := recommendation.nearest_miss) is not None and not recommendation.address:
         lines += ["Command of the closest attempt:", command(miss.command, _WIDTH), ""]
-    beside = "" if chosen is None or chosen.external or chosen.stand_in else ", serve.sh"
-    lines += [f"files    {folder}: report.html{beside}", f"mlflow   {ui_command(home.path)}"]
-    lines += [f"         {view}"] if (view := view_address(home.path, recommendation.study)) else []
+    files = "report.html"
+    if chosen is not None and not chosen.external and not chosen.stand_in:
+        files += ", serve.sh"
+    lines += [f"files    {folder}: {files}", f"mlflow   {ui_command(home.path)}"]
+    if view := view_address(home.path, recommendation.study):
+        lines.append(f"         {view}")
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:
-        found = (
-            "the server does not meet the limits"
-            if recommendation.address
-            else "no feasible configuration"
-        )
-        raise NothingFeasible(f"{found} ({recommendation.stop_reason}); see {folder / 'report.md'}")
+        problem = "no feasible configuration"
+        if recommendation.address:
+            problem = "the server does not meet the limits"
+        reason = recommendation.stop_reason
+        raise NothingFeasible(f"{problem} ({reason}); see {folder / 'report.md'}")
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
@@ -239,28 +233,36 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
         command_of(items[i]).shell()
         for i in (*prepared.candidates.defaults, *prepared.candidates.starts)
     ]
-    counts, excluded = prepared.counts(), [e.model_dump() for e in prepared.excluded]
-    first, history = first_trials(prepared), History(spec, prepared.candidates, ())
-    told: dict[str, Any] = {
-        "candidates": counts,
-        "excluded": excluded,
-        "baseline": baseline,
-        "starts": starts,
-    }
-    told |= {"cost": cost(prepared, first), "first": []}
+    counts, first = prepared.counts(), first_trials(prepared)
+    history = History(spec, prepared.candidates, ())
     lines = [f"{name}: {count} candidates" for name, count in counts.items()]
     lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
     lines += ["", cost_line(prepared, first), "", "first launches, with predicted values"]
+    rows = []
     for trial, predicted in first:
-        what = trial.configuration
-        lines += [
-            f"{what.engine:<12}  {predicted}  {described(history, what)}",
-            f"    {trial.command.shell()}",
-        ]
-        row = {"role": trial.role.value, "engine": what.engine, "config": dict(what.knobs)}
-        told["first"].append(
-            {**row, "command": trial.command.shell(), "predicted": asdict(predicted)}
+        configuration, shell = trial.configuration, trial.command.shell()
+        about = f"{predicted}  {described(history, configuration)}"
+        lines += [f"{configuration.engine:<12}  {about}", f"    {shell}"]
+        rows.append(
+            {
+                "role": trial.role.value,
+                "engine": configuration.engine,
+                "config": dict(configuration.knobs),
+                "command": shell,
+                "predicted": asdict(predicted),
+            }
         )
     lines += ["", "baseline", baseline, "", "defaults and good starts", *dict.fromkeys(starts)]
-    lines += ["", weights] if weights else []
-    answer(as_json, {**told, "weights": weights or None, "notes": list(prepared.spec.notes)}, lines)
+    if weights:
+        lines += ["", weights]
+    document = {
+        "candidates": counts,
+        "excluded": [e.model_dump() for e in prepared.excluded],
+        "baseline": baseline,
+        "starts": starts,
+        "cost": cost(prepared, first),
+        "first": rows,
+        "weights": weights or None,
+        "notes": list(prepared.spec.notes),
+    }
+    answer(as_json, document, lines)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -25,6 +25,7 @@ from autotune.engines.expression import evaluate
 
 from .engine import LiveEngine
 from .http import (
+    Application,
     CompletionRequest,
     HttpExchange,
     Limits,
@@ -67,6 +68,8 @@ distributed."""
 _THIRD = 1.5  # Nats from the second to the third
 _ALONE = 0.25  # Noise of a request with nothing beside it, of that under load
 _KEYS = ("wrong", "after", "under-load", "noise", "seed", "no-logprobs", "when")
+_SWITCHES = {"under-load": ("under_load", True), "no-logprobs": ("logprobs", False)}
+"""Keys without a value: the field that they set, and to what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,31 +95,30 @@ class AnswerSettings:
         `BadInput`."""
         text = option if option is not None else os.environ.get("AUTOTUNE_EMULATE_ANSWERS", "")
         parts, marked, when = text.partition("when:")
-        given = dict[str, Any](when=when.strip()) if marked else {}
+        settings = dict[str, Any](when=when.strip()) if marked else {}
         for part in filter(None, (piece.strip() for piece in parts.split(","))):
             name, _, value = part.partition(":")
             if name not in _KEYS:
                 raise UnknownName("setting of answers", name, _KEYS)
             try:
-                if name in ("under-load", "no-logprobs"):
-                    if value:
-                        raise ValueError(value)
-                    given |= {"under_load": True} if name == "under-load" else {"logprobs": False}
+                if name in _SWITCHES and not value:
+                    settings |= [_SWITCHES[name]]
                     continue
-                number = float(value) if name in ("wrong", "noise") else int(value)
-                if number < 0 or (name == "wrong" and number > 1):
+                kind = float if name in ("wrong", "noise") else int
+                number = kind(value)
+                if number < 0 or (name == "wrong" and number > 1) or name in _SWITCHES:
                     raise ValueError(value)
-                given[name] = number
+                settings[name] = number
             except ValueError:
                 raise BadInput(
                     f"--answers {part}: {value!r} is no value; e.g. wrong:0.02,after:8192"
                 ) from None
-        return cls(**given)
+        return cls(**settings)
 
-    def of_launch(self, scope: Mapping[str, Any]) -> AnswerSettings:
+    def for_launch(self, scope: Mapping[str, Any]) -> AnswerSettings:
         """Return the settings of one launch: without damage if its condition does not hold, and
         with a seed."""
-        wrong = self.wrong if not self.when or evaluate(self.when, scope) else 0.0
+        wrong = self.wrong if evaluate(self.when or "True", scope) else 0.0
         seed = int.from_bytes(os.urandom(6), "big") if self.seed is None else self.seed
         return replace(self, wrong=wrong, seed=seed)
 
@@ -149,14 +151,11 @@ class GreedyAnswer:
     def next(self, others: int) -> GreedyToken:
         """Generate a token with this number of other requests in flight."""
         settings, state = self._settings, self._state
-        first, step = state[0] % len(WORDS), 1 + state[1] % (len(WORDS) - 1)
-        ranks = (
-            first,
-            (first + step) % len(WORDS),
-            (first + 1 + step % (len(WORDS) - 2)) % len(WORDS),
-        )
-        if ranks[2] in ranks[:2]:
-            ranks = (*ranks[:2], next(i for i in range(len(WORDS)) if i not in ranks[:2]))
+        count = len(WORDS)
+        first = state[0] % count
+        step = 1 + state[1] % (count - 1)
+        # Three different words: both steps lie between 1 and the number of words, and differ.
+        ranks = (first, (first + step) % count, (first + 1 + step % (count - 2)) % count)
         margin = -_MARGIN * math.log(_uniform(state[2:6]))
         here = blake2b(state + others.to_bytes(4, "big"), digest_size=32, key=self._key).digest()
         sigma = settings.noise * (1.0 if others else _ALONE)
@@ -164,15 +163,14 @@ class GreedyAnswer:
             score + sigma * _normal(here[8 * i : 8 * i + 8])
             for i, score in enumerate((0.0, -margin, -margin - _THIRD))
         ]
-        total = math.log(sum(map(math.exp, scores)) * (1 + 0.02))
+        total = math.log(sum(map(math.exp, scores)) * 1.02)
         likely = sorted(zip(scores, ranks, strict=True), reverse=True)
         words = [WORDS[rank] for _, rank in likely]
         damaged = self._context > settings.after and (others or not settings.under_load)
         if damaged and _uniform(here[24:28]) < settings.wrong:
-            # Half of them are the second-likeliest word, as damage that is small changes the order
-            # of few.
-            others_of_it = [word for word in WORDS if word != words[0]]
-            wrong = words[1] if here[30] % 2 else others_of_it[here[31] % len(others_of_it)]
+            # Half of them are the second-likeliest word, because small damage swaps near-ties.
+            wrong_words = [word for word in WORDS if word != words[0]]
+            wrong = words[1] if here[30] % 2 else wrong_words[here[31] % len(wrong_words)]
             words = [*dict.fromkeys((wrong, *words))]
         self._state = blake2b(state + words[0].encode(), digest_size=16).digest()
         self._context += 1
@@ -198,6 +196,7 @@ ANSWER_TOKENS = text_tokens("".join(WORDS))
 
 _QUOTED = tuple(json.dumps(word).encode() for word in WORDS)
 _TOKENS_BEFORE_FAULT = 3
+_POSTED = ("reset", "completions", "chat")
 _STREAM_FAULTS = ("close-mid-stream", "reset-mid-stream", "stall-mid-stream", "cut-utf8")
 
 
@@ -235,11 +234,11 @@ class Completion:
             "created": int(time()),
             "model": model,
         }
-        # What stands before and after the word in an event of one token, per prompt.
-        choices = [
-            self._choice(index, self._text(WORDS[0]), None) for index in range(len(asked.prompts))
+        # The bytes before and after the word in an event of one token, per prompt.
+        self._frames = [
+            self._event(index, self._text(WORDS[0])).rpartition(_QUOTED[0])
+            for index in range(len(asked.prompts))
         ]
-        self._frames = [self._event(choice).rpartition(_QUOTED[0]) for choice in choices]
         self._generated = [0] * len(asked.prompts)
         self._greedy = (
             [GreedyAnswer(answers, prompt) for prompt in asked.prompts] if asked.greedy else []
@@ -290,13 +289,14 @@ class Completion:
             # The first byte of a character of two, without the other.
             data = data.replace(b'" ', b'"\xc3', 1)
         if not self._slots:
-            usage = self._event(usage=self._usage()) if self._asked.include_usage else b""
-            self._exchange.write(data + usage + _DONE)
+            if self._asked.include_usage:
+                data += self._chunk([], usage=self._usage())
+            self._exchange.write(data + _DONE)
             self._exchange.finished()
             return
         self._exchange.write(data)
         if self._generated[index] >= _TOKENS_BEFORE_FAULT:
-            # Nothing more is written of a stream that is left as it is, closed or reset.
+            # End the stream here: left as it is, closed or reset.
             connection = self._exchange.connection
             ends = {"stall": self._abandon, "close": connection.close, "reset": connection.reset}
             if end := ends.get(self._fault.removesuffix("-mid-stream")):
@@ -310,35 +310,37 @@ class Completion:
             return before + _QUOTED[reached % len(WORDS)] + after
         role = b""
         if self._asked.chat and not reached:
-            role = self._event(
-                self._choice(index, {"delta": {"role": "assistant", "content": ""}}, None)
-            )
+            role = self._event(index, {"delta": {"role": "assistant", "content": ""}})
         reason = self._asked.finish_reasons[index] if last else None
-        content = self._text(self._words(index, reached, count)) | self._told(index, reached, count)
-        return role + self._event(self._choice(index, content, reason))
+        text = self._text(self._words(index, reached, count))
+        return role + self._event(index, text | self._likely(index, reached, count), reason)
 
     def _words(self, index: int, start: int, count: int) -> str:
-        spoken = self._spoken[index][start : start + count] if self._greedy else None
-        return words(start, count) if spoken is None else "".join(token.word for token in spoken)
+        if not self._greedy:
+            return words(start, count)
+        return "".join(token.word for token in self._spoken[index][start : start + count])
 
-    def _told(self, index: int, start: int, count: int) -> dict[str, Any]:
+    def _likely(self, index: int, start: int, count: int) -> dict[str, Any]:
         """Return the log-probabilities of this number of tokens, if requested; chats have another
         form."""
         if not self._logprobs:
             return {}
         spoken = self._spoken[index][start : start + count]
         top = [dict(list(token.logprobs.items())[: self._logprobs]) for token in spoken]
+        words = [token.word for token in spoken]
         own = [token.logprobs[token.word] for token in spoken]
         if not self._asked.chat:
-            told = {
-                "tokens": [token.word for token in spoken],
-                "token_logprobs": own,
-                "top_logprobs": top,
+            columns = {"tokens": words, "token_logprobs": own, "top_logprobs": top}
+            offsets = list(range(start, start + len(spoken)))
+            return {"logprobs": {**columns, "text_offset": offsets}}
+        rows = [
+            {
+                "token": word,
+                "logprob": logprob,
+                "top_logprobs": [{"token": w, "logprob": lp} for w, lp in likely.items()],
             }
-            return {"logprobs": {**told, "text_offset": [start + i for i in range(len(spoken))]}}
-        rows = [{"token": token.word, "logprob": lp} for token, lp in zip(spoken, own, strict=True)]
-        for row, likely in zip(rows, top, strict=True):
-            row["top_logprobs"] = [{"token": word, "logprob": lp} for word, lp in likely.items()]
+            for word, logprob, likely in zip(words, own, top, strict=True)
+        ]
         return {"logprobs": {"content": rows}}
 
     def _text(self, text: str) -> dict[str, Any]:
@@ -353,7 +355,10 @@ class Completion:
             **self._dialect.choice,
         }
 
-    def _event(self, *choices: Mapping[str, Any], **more: Any) -> bytes:
+    def _event(self, index: int, content: Mapping[str, Any], reason: str | None = None) -> bytes:
+        return self._chunk([self._choice(index, content, reason)])
+
+    def _chunk(self, choices: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
         document = {**self._head, "choices": choices, **self._dialect.chunk, **more}
         return _http_chunk(
             b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
@@ -376,11 +381,10 @@ class Completion:
             zip(self._generated, self._asked.finish_reasons, strict=True)
         ):
             text = self._words(index, 0, count)
-            message = {"message": {"role": "assistant", "content": text, "tool_calls": []}}
-            content = (message if self._asked.chat else {"text": text}) | self._told(
-                index, 0, count
-            )
-            choices.append(self._choice(index, content, reason))
+            content: dict[str, Any] = {"text": text}
+            if self._asked.chat:
+                content = {"message": {"role": "assistant", "content": text, "tool_calls": []}}
+            choices.append(self._choice(index, content | self._likely(index, 0, count), reason))
         return json.dumps({**self._head, "choices": choices, "usage": self._usage()}).encode()
 
 
@@ -399,33 +403,28 @@ class EngineApi:
         )
         self._began_s = perf_counter()
         self._streams = 0
-        self._answers = AnswerSettings.read(launch.asked.answers).of_launch(launch.scope)
+        self._answers = AnswerSettings.read(launch.asked.answers).for_launch(launch.scope)
         report = of_version(api.cached_tokens, launch.parsed.version)
-        silent = (
-            report is not None
-            and report.option is not None
-            and not launch.parsed.args.get(report.option)
-        )
-        self._cached_tokens = None if silent else report
-        self._keys, pool = _keys(launch), {"max_total_num_tokens": engine.capacity}
-        handlers: dict[str, tuple[str, Callable[[HttpExchange], None]]] = {
-            "health": ("GET", lambda exchange: exchange.respond(200)),
-            "models": ("GET", self._models),
-            "version": (
-                "GET",
-                lambda exchange: _json(exchange, {"version": launch.parsed.version}),
-            ),
-            "arguments": (
-                "GET",
-                lambda exchange: _json(exchange, resolved_arguments(launch) | pool),
-            ),
-            "metrics": ("GET", self._metrics),
-            "reset": ("POST", self._reset),
-            "completions": ("POST", lambda exchange: self._complete(exchange, chat=False)),
-            "chat": ("POST", lambda exchange: self._complete(exchange, chat=True)),
+        if report is not None and report.option and not launch.parsed.args.get(report.option):
+            report = None
+        self._report = report
+        self._keys = _keys(launch)
+        pool = {"max_total_num_tokens": engine.capacity}
+        version = {"version": launch.parsed.version}
+        handlers: dict[str, Application] = {
+            "health": lambda exchange: exchange.respond(200),
+            "models": self._models,
+            "version": lambda exchange: exchange.respond_json(version),
+            "arguments": lambda exchange: exchange.respond_json(resolved_arguments(launch) | pool),
+            "metrics": self._metrics,
+            "reset": self._reset,
+            "completions": partial(self._complete, chat=False),
+            "chat": partial(self._complete, chat=True),
         }
         self._routes = {
-            path: handlers[name] for path, name in api.routes.items() if self._offers(name)
+            path: ("POST" if name in _POSTED else "GET", handlers[name])
+            for path, name in api.routes.items()
+            if self._offers(name)
         }
 
     def __call__(self, exchange: HttpExchange) -> None:
@@ -434,49 +433,43 @@ class EngineApi:
         if period_s and (perf_counter() - self._began_s) % period_s > 0.75 * period_s:
             exchange.respond(503, b"Service Unavailable", "text/plain; charset=utf-8")
         elif handler is None:
-            _json(exchange, {"detail": "Not Found"}, 404)
+            exchange.respond_json({"detail": "Not Found"}, 404)
         elif exchange.method != method:
-            _json(exchange, {"detail": "Method Not Allowed"}, 405)
+            exchange.respond_json({"detail": "Method Not Allowed"}, 405)
         elif (
             self._keys
             and exchange.path.startswith("/v1/")
             and exchange.headers.get(b"authorization", b"").decode("latin-1") not in self._keys
         ):
-            _json(exchange, {"error": "Unauthorized"}, 401)
+            exchange.respond_json({"error": "Unauthorized"}, 401)
         else:
             handler(exchange)
 
     def _offers(self, name: str) -> bool:
-        api, args = self._card.api, self._launch.parsed.args
+        api, parsed = self._card.api, self._launch.parsed
         if name == "metrics" and api.metrics_option is not None:
-            return bool(
-                args.get(api.metrics_option) or self._launch.parsed.config.get(api.metrics_option)
-            )
+            return any(given.get(api.metrics_option) for given in (parsed.args, parsed.config))
         variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
-        return variable is None or self._launch.parsed.env.get(variable, "0") not in ("", "0")
+        return variable is None or parsed.env.get(variable, "0") not in ("", "0")
 
     def _models(self, exchange: HttpExchange) -> None:
-        base = {"object": "model", "created": int(time()), "owned_by": self._card.api.owner}
-        more = {
+        about = {
+            "object": "model",
+            "created": int(time()),
+            "owned_by": self._card.api.owner,
             "root": self._launch.parsed.model,
             "parent": None,
             "max_model_len": self._limits.context,
         }
-        _json(
-            exchange,
-            {
-                "object": "list",
-                "data": [{"id": name, **base, **more} for name in self._launch.models],
-            },
-        )
+        models = [{"id": name, **about} for name in self._launch.models]
+        exchange.respond_json({"object": "list", "data": models})
 
     def _metrics(self, exchange: HttpExchange) -> None:
-        figures, ranks = self._engine.figures(), self._engine.rank_figures()
-        model, lines = self._launch.models[0], list[str]()
+        figures = self._engine.figures()
+        rows = {name: [value] for name, value in figures.items()} | self._engine.rank_figures()
+        lines = list[str]()
         for metric in self._card.metrics:
-            values = ranks.get(metric.value) or [
-                figures[name] for name in (metric.value,) if name in figures
-            ]
+            values = rows.get(metric.value, [])
             absent = not any(values) if metric.absent_at_zero else not values
             if absent or not in_range(self._launch.parsed.version, metric.versions):
                 continue
@@ -484,14 +477,15 @@ class EngineApi:
             several = metric.per_rank and len(values) > 1
             labels = self._card.rank_labels if several else self._card.labels
             for rank, value in enumerate(values if several else values[:1]):
-                lines.append(
-                    f"{metric.name}{{{filled(labels, {'rank': rank, 'model': model})}}} {value}"
-                )
+                facts = {"rank": rank, "model": self._launch.models[0]}
+                lines.append(f"{metric.name}{{{filled(labels, facts)}}} {value}")
+        lost = "autotune_emulator_lost_seconds_total"
         lines += [
-            "# HELP autotune_emulator_lost_seconds_total time by which the emulator fell behind and that it skipped"
+            f"# HELP {lost} time by which the emulator fell behind and that it skipped",
+            f"# TYPE {lost} counter",
+            f"{lost} {figures['lost_s']}",
+            "",
         ]
-        lines += ["# TYPE autotune_emulator_lost_seconds_total counter"]
-        lines += [f"autotune_emulator_lost_seconds_total {figures['lost_s']}", ""]
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _reset(self, exchange: HttpExchange) -> None:
@@ -511,28 +505,21 @@ class EngineApi:
                 "param": None,
                 "code": error.status,
             }
-            _json(
-                exchange,
-                {"error": content} if api.error_nested else {"object": "error", **content},
-                error.status,
-            )
+            document = {"error": content} if api.error_nested else {"object": "error", **content}
+            exchange.respond_json(document, error.status)
             return
         self._streams += asked.stream
         if self._due("error-mid-load"):
-            _json(
-                exchange,
-                {"error": {"message": "EngineCore encountered an issue.", "code": 500}},
-                500,
-            )
+            problem = {"message": "EngineCore encountered an issue.", "code": 500}
+            exchange.respond_json({"error": problem}, 500)
             return
         if "wrong-lengths" in self._faults:
             fewer = int(self._faults["wrong-lengths"])
-            asked = replace(
-                asked, output_tokens=[max(1, tokens - fewer) for tokens in asked.output_tokens]
-            )
+            shorter = [max(1, tokens - fewer) for tokens in asked.output_tokens]
+            asked = replace(asked, output_tokens=shorter)
         name = self._launch.models[0]
         completion = Completion(
-            exchange, self._engine, asked, name, api, self._cached_tokens, self._answers
+            exchange, self._engine, asked, name, api, self._report, self._answers
         )
         completion.start(next(filter(self._due, _STREAM_FAULTS), "") if asked.stream else "")
 
@@ -559,7 +546,3 @@ def _keys(launch: EmulatedLaunch) -> frozenset[str]:
     variable = launch.resolved.card.serving.api_key_variable
     named = [key for key in keys if key] or [launch.parsed.env.get(variable or "")]
     return frozenset(f"Bearer {key}" for key in named if key)
-
-
-def _json(exchange: HttpExchange, document: Any, status: int = 200) -> None:
-    exchange.respond(status, json.dumps(document, default=str).encode())

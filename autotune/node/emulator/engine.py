@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain, cycle, islice
 from time import perf_counter
 
 import numpy as np
@@ -21,9 +22,9 @@ from autotune.node.scheduling import EngineStep, Scheduler
 from autotune.node.server import SimulatedServer
 
 _PATIENCE_S = 0.5
-_EARLY_S = (
-    0.0005  # A timer of the event loop fires on whole milliseconds; half of one is as good as due
-)
+_EARLY_S = 0.0005
+"""Time before a deadline that counts as due: a timer of the event loop fires on whole
+milliseconds."""
 _ROOM = 64
 
 
@@ -35,28 +36,19 @@ class LiveSequences(Sequences):
     """Sequences of variable number: a slot is reused after the end of its request."""
 
     def __init__(self) -> None:
-        super().__init__(np.zeros(_ROOM, dtype=np.int64), np.zeros(_ROOM, dtype=np.int64))
-        self.sent = np.zeros(_ROOM, dtype=np.int64)
-        self.drafts = np.zeros(_ROOM, dtype=np.int64)
+        nothing = np.zeros(_ROOM, dtype=np.int64)
+        super().__init__(nothing, nothing)
+        self.sent = nothing.copy()
+        self.drafts = nothing.copy()
         self._free = list(range(_ROOM))
 
     def place(self, read: int, write: int) -> int:
         """Return a slot for a request with this number of prompt tokens and tokens to generate."""
         if not self._free:
             n = len(self)
-            for name in (
-                "read",
-                "prompt",
-                "output",
-                "context",
-                "written",
-                "replica",
-                "sent",
-                "drafts",
-                "is_text",
-            ):
-                array = getattr(self, name)
-                setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
+            for name, array in vars(self).items():
+                if isinstance(array, np.ndarray):
+                    setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
             self._free = list(range(n, 2 * n))
         slot = self._free.pop()
         self.read[slot] = self.prompt[slot] = read
@@ -103,14 +95,13 @@ class LiveEngine:
         answer: Sequence[int] = (),
     ) -> None:
         self.server, self.capacity = server, capacity
-        # What the cache keeps is whole blocks of the pool.
+        # The cache keeps whole blocks of the pool.
         self.block_tokens = block_tokens = math.lcm(block_tokens, server.block_tokens)
         self._speed, self._clock, self.slowness = speed, clock, 1.0
         self._answer = answer
         self._blocks: dict[int, tuple[int, ...]] = {}
-        self._tails: dict[
-            int, tuple[tuple[int, ...], Sequence[int]]
-        ] = {}  # whole blocks of a prompt, and the rest
+        # Whole blocks of a prompt, and the rest of its tokens.
+        self._tails: dict[int, tuple[tuple[int, ...], Sequence[int]]] = {}
         self._answers: dict[int, tuple[int, ...]] = {}
         self._sinks: dict[int, OnTokens] = {}
         self._unread: dict[int, Callable[[int], None]] = {}
@@ -125,16 +116,15 @@ class LiveEngine:
         self._due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned: set[int] = set()
-        self._unsent: deque[tuple[list[tuple[OnTokens, int, bool]], set[int]]] = (
-            deque()
-        )  # what the detokeniser has
-        self._ended: set[int] = set()  # the requests whose last tokens it has
+        # Tokens in the detokeniser, and the requests that end with them.
+        self._unsent: deque[tuple[list[tuple[OnTokens, int, bool]], set[int]]] = deque()
+        self._ended: set[int] = set()
         self._origin_s = clock()
         self.generated_tokens = self._requests = self._finished_tokens = self._finished_drafts = 0
-        self._drafts = np.zeros(
-            (2, server.data_parallel)
-        )  # drafts and accepted tokens of each replica
-        self._prompt_tokens = 0  # of prompts that were looked up in the prefix cache and begun
+        # Drafts and accepted tokens of each replica.
+        self._drafts = np.zeros((2, server.data_parallel))
+        # Tokens of the prompts that were looked up in the prefix cache and begun.
+        self._prompt_tokens = 0
         self._lost_s = 0.0
 
     def submit(
@@ -193,31 +183,28 @@ class LiveEngine:
         used = max(0.0, sum(replica.used for replica in scheduler.replicas) - idle)
         pool = self.capacity * len(self._caches)
         read = self._prompt_tokens
-        return {
-            "running": float(len(self._sinks) - waiting),
-            "waiting": float(waiting),
+        figures = {
+            "running": len(self._sinks) - waiting,
+            "waiting": waiting,
             "kv_usage": used / pool,
             "kv_used_tokens": used,
-            # Where prefix caching is off nothing is looked up (vLLM 0.32:
-            # v1/core/kv_cache_manager.py).
-            "cache_queries": float(read if self.server.prefix_caching else 0),
-            "cache_hits": float(scheduler.cached_tokens),
-            "cache_hit_rate": scheduler.cached_tokens / read if read else 0.0,
-            "preemptions": float(scheduler.preemptions),
-            "prompt_tokens": float(read),
-            **(
-                {"finished_drafts": float(self._finished_drafts)}
-                if self.server.speculative_tokens
-                else {}
-            ),
-            "external_hits": 0.0,
-            "paused": 0.0,
-            "generated_tokens": float(self.generated_tokens),
-            "finished_tokens": float(self._finished_tokens),
-            "requests": float(self._requests),
-            "capacity_tokens": float(pool),
+            # Without prefix caching nothing is looked up (vLLM 0.32: v1/core/kv_cache_manager.py).
+            "cache_queries": read if self.server.prefix_caching else 0,
+            "cache_hits": scheduler.cached_tokens,
+            "cache_hit_rate": scheduler.cached_tokens / read if read else 0,
+            "preemptions": scheduler.preemptions,
+            "prompt_tokens": read,
+            "external_hits": 0,
+            "paused": 0,
+            "generated_tokens": self.generated_tokens,
+            "finished_tokens": self._finished_tokens,
+            "requests": self._requests,
+            "capacity_tokens": pool,
             "lost_s": self._lost_s,
         }
+        if self.server.speculative_tokens:
+            figures["finished_drafts"] = self._finished_drafts
+        return {name: float(figure) for name, figure in figures.items()}
 
     def rank_figures(self) -> dict[str, list[float]]:
         """Return the figures of speculative decoding for each data-parallel rank, whole tokens
@@ -267,7 +254,7 @@ class LiveEngine:
         for slot in self._front.done(at_s):
             self._scheduler.add(slot)
         chunks = self._scheduler.take_chunks()
-        for chunk in (chunk for pieces in chunks for chunk in pieces):
+        for chunk in chain.from_iterable(chunks):
             # A prompt's first piece begins where the cache ends.
             if (on_cached := self._unread.pop(chunk.request, None)) is not None:
                 self._prompt_tokens += int(self._state.read[chunk.request])
@@ -311,15 +298,13 @@ class LiveEngine:
 
     def _note_answers(self) -> None:
         """Prepare the blocks of ending requests, prompt and answer, for the cache."""
-        ids, state = self._scheduler.running, self._state
         if not self._answer or not self.server.prefix_caching:
             return
+        ids, state = self._scheduler.running, self._state
         for slot in ids[state.written[ids] >= state.output[ids] - 1e-9].tolist():
             blocks, rest = self._tails[slot]
-            # The last token was never put into the model.
-            generated = [
-                self._answer[i % len(self._answer)] for i in range(int(state.output[slot]) - 1)
-            ]
+            # Leave out the last token, which was never put into the model.
+            generated = islice(cycle(self._answer), int(state.output[slot]) - 1)
             self._answers[slot] = blocks + block_hashes(
                 [*rest, *generated], self.block_tokens, (0, *blocks)[-1]
             )
@@ -345,7 +330,6 @@ class LiveEngine:
         self._abandoned.clear()
 
     def _forget(self, slot: int) -> None:
-        del self._sinks[slot], self._blocks[slot], self._tails[slot]
-        self._answers.pop(slot, None)
-        self._unread.pop(slot, None)
+        for by_slot in (self._sinks, self._blocks, self._tails, self._answers, self._unread):
+            by_slot.pop(slot, None)
         self._state.free(slot)

@@ -30,7 +30,6 @@ from autotune.base.evidence import EMULATOR_NAME
 
 from .launch import HttpDialect, filled
 
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
 _LARGEST_BODY = 64 * 2**20
 
 
@@ -45,6 +44,9 @@ class HttpExchange:
     _keep_alive: bool
     connection: HttpConnection
     on_abandoned: Callable[[], None] | None = None
+
+    def respond_json(self, document: Any, status: int = 200) -> None:
+        self.respond(status, json.dumps(document, default=str).encode())
 
     def respond(
         self, status: int, body: bytes = b"", content_type: str = "application/json"
@@ -69,7 +71,7 @@ class HttpExchange:
 
     def _head(self, status: int, fields: str) -> bytes:
         keep = "" if self._keep_alive else "connection: close\r\n"
-        return f"HTTP/1.1 {status} {_REASONS[status]}\r\nserver: {EMULATOR_NAME}\r\n{fields}{keep}\r\n".encode()
+        return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nserver: {EMULATOR_NAME}\r\n{fields}{keep}\r\n".encode()
 
 
 Application = Callable[[HttpExchange], None]
@@ -109,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The request came whole and is answered as if nothing else had been offered.
+            # Answer the request, which came whole, as if nothing else had been offered.
             return
         except httptools.HttpParserCallbackError:
             raise
@@ -183,22 +185,23 @@ class HttpConnection(asyncio.Protocol):
 
 
 _PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s+|[^\w\s]|_")
-_NATURAL_TOKENS = (
-    220  # Mean length of an answer that may end by itself: that of ShareGPT's answers, about
-)
-_TEMPLATE_TOKENS = 3  # A chat template's marks around one message, about
+_NATURAL_TOKENS = 220
+"""Mean length of an answer that may end by itself, about that of ShareGPT's answers."""
+_TEMPLATE_TOKENS = 3
+"""Marks of a chat template around one message, about."""
 _PREDICTED_BY, _LEAST_PREDICTED_BY = 512, 64
 """Number of final prompt tokens examined, and the least number with information."""
 _PREDICTABLE = 0.04
-_GENERATE = 0  # The mark that tells the model to answer
+_GENERATE = 0
+"""Mark that tells the model to answer."""
 
 
 class RequestRefused(Exception):
     """Request answered with an error; its `kind` is the engines' name."""
 
-    def __init__(self, status: int, kind: str, message: str) -> None:
+    def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
         super().__init__(message)
-        self.status, self.kind, self.message = status, kind, message
+        self.message, self.status, self.kind = message, status, kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +215,9 @@ class CompletionRequest:
     prompts: list[list[int]]
     output_tokens: list[int]
     finish_reasons: list[str]
-    were_text: bool = True
-    greedy: bool = False
-    logprobs: int = 0
+    were_text: bool
+    greedy: bool
+    logprobs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +237,14 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RequestRefused(400, "BadRequestError", f"the body is not JSON: {error}") from error
+        raise RequestRefused(f"the body is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise RequestRefused(400, "BadRequestError", "the body is not a JSON object")
+        raise RequestRefused("the body is not a JSON object")
     if limits.dialect.checks_model and document.get("model", limits.models[0]) not in limits.models:
         message = limits.dialect.unknown_model.replace("{name}", str(document["model"]))
-        raise RequestRefused(404, "NotFoundError", message)
+        raise RequestRefused(message, 404, "NotFoundError")
     if document.get("n", 1) != 1:
-        raise RequestRefused(
-            400, "BadRequestError", "the emulator gives one answer per prompt: n must be 1"
-        )
+        raise RequestRefused("the emulator gives one answer per prompt: n must be 1")
     prompt: Any = document.get("prompt")
     prompts = [_chat_tokens(document)] if chat else _prompts(prompt)
     wanted = _count(document, "max_completion_tokens") if chat else None
@@ -251,26 +252,26 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         wanted = _count(document, "max_tokens")
     if wanted is None and not chat:
         wanted = limits.dialect.completion_tokens
-    natural = not document.get("ignore_eos", False)
+    natural = not document.get("ignore_eos")
     least = _count(document, "min_tokens") or 0
     answers = [_answer(prompt, wanted, least, natural, limits) for prompt in prompts]
     options = document.get("stream_options") or {}
     if not isinstance(options, dict):
-        raise RequestRefused(400, "BadRequestError", "stream_options must be an object")
-    stream = bool(document.get("stream", False))
-    told = document.get("logprobs") or not chat
-    logprobs = _count(document, "top_logprobs" if chat else "logprobs") if told else 0
+        raise RequestRefused("stream_options must be an object")
+    stream = bool(document.get("stream"))
+    logprobs: int | None = 0
+    if document.get("logprobs") or not chat:
+        logprobs = _count(document, "top_logprobs" if chat else "logprobs")
     return CompletionRequest(
         chat=chat,
         stream=stream,
-        include_usage=not stream or bool(options.get("include_usage", False)),
+        include_usage=not stream or bool(options.get("include_usage")),
         prompts=prompts,
         output_tokens=[tokens for tokens, _ in answers],
         finish_reasons=[reason for _, reason in answers],
-        were_text=chat or isinstance(prompt, str) or any(isinstance(part, str) for part in prompt),
-        # A load asks for answers of a given length, and nobody reads them: they cost nothing to
-        # make.
-        greedy=document.get("temperature") == 0 and not document.get("ignore_eos", False),
+        were_text=chat or isinstance(prompt, str) or isinstance(prompt[0], str),
+        # Only natural answers are read; a load's answers of a given length cost nothing to make.
+        greedy=document.get("temperature") == 0 and natural,
         logprobs=logprobs or 0,
     )
 
@@ -279,10 +280,8 @@ def _count(document: dict[str, Any], name: str) -> int | None:
     value = document.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise RequestRefused(
-            400, "BadRequestError", f"{name} must be a whole number of at least 0, not {value!r}"
-        )
+    if type(value) is not int or value < 0:
+        raise RequestRefused(f"{name} must be a whole number of at least 0, not {value!r}")
     return value
 
 
@@ -294,22 +293,22 @@ def _answer(
     room = min(limits.context, limits.pool) - len(prompt)
     beyond_step = limits.step is not None and len(prompt) > limits.step
     if room < 1 or (wanted or 0) > room or beyond_step:
-        message = (
-            limits.dialect.too_long_for_step if beyond_step else None
-        ) or limits.dialect.too_long
+        message = limits.dialect.too_long
+        if beyond_step:
+            message = limits.dialect.too_long_for_step or message
         facts = {
             "context": limits.context,
             "prompt": len(prompt),
             "answer": wanted or 0,
+            "total": len(prompt) + (wanted or 0),
             "step": limits.step or 0,
         }
-        facts["total"] = facts["prompt"] + facts["answer"]
-        raise RequestRefused(400, "BadRequestError", filled(message, facts))
+        raise RequestRefused(filled(message, facts))
     most = max(1, room if wanted is None else wanted)
     if not natural:
         return most, "length"
-    # The same prompt always gets the same answer: an even spread around the mean, by the prompt's
-    # hash.
+    # Spread the lengths evenly around the mean by the prompt's hash, so that the same prompt always
+    # gets the same answer.
     spread = crc32(repr(prompt[-32:]).encode()) % (2 * _NATURAL_TOKENS - 1)
     end = max(least, 1 + spread)
     return (end, "stop") if end < most else (most, "length")
@@ -318,8 +317,8 @@ def _answer(
 def is_predictable(tokens: Sequence[int]) -> bool:
     """Return whether a prompt has natural repetition, so that a draft model often predicts it.
 
-    Of prose and of code every tenth token and more follows the same token as the last time; of
-    random words every fortieth at most, of random ids none.
+    In prose and code every tenth token or more follows the same token as the last time; in random
+    words every fortieth at most, in random ids none.
     """
     seen: dict[int, int] = {}
     tokens, guessed = tokens[-_PREDICTED_BY:], 0
@@ -330,6 +329,7 @@ def is_predictable(tokens: Sequence[int]) -> bool:
 
 
 def text_tokens(text: str) -> list[int]:
+    """Return a token id per piece of a text, at least one."""
     return [crc32(piece.encode("utf-8", "surrogatepass")) for piece in _PIECE.findall(text)] or [0]
 
 
@@ -344,7 +344,7 @@ def _prompts(prompt: Any) -> list[list[int]]:
         if all(isinstance(part, list) and part and _are_ids(part) for part in prompt):
             return prompt
     message = "prompt must be a text, a list of texts, a list of token ids, or a list of such lists"
-    raise RequestRefused(400, "BadRequestError", message)
+    raise RequestRefused(message)
 
 
 def _are_ids(values: list[Any]) -> bool:
@@ -358,25 +358,21 @@ def _chat_tokens(document: dict[str, Any]) -> list[int]:
         or not messages
         or not all(isinstance(m, dict) for m in messages)
     ):
-        raise RequestRefused(
-            400, "BadRequestError", "messages must be a list of at least one message"
-        )
+        raise RequestRefused("messages must be a list of at least one message")
     tools = document.get("tools")
-    # Templates write them down before everything else.
-    tokens: list[int] = text_tokens(json.dumps(tools)) if tools else []
+    # Templates write the tools before everything else.
+    tokens = text_tokens(json.dumps(tools)) if tools else []
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
             content = "".join(
                 str(part.get("text", "")) for part in content if isinstance(part, dict)
             )
-        role, said = (
-            crc32(str(message.get("role")).encode()),
-            text_tokens("" if content is None else str(content)),
-        )
+        role = crc32(str(message.get("role")).encode())
+        text = text_tokens("" if content is None else str(content))
         if message.get("role") == "assistant":
-            # As it was generated: behind the mark that a prompt ends with.
-            tokens += [_GENERATE, *said] + [role] * (_TEMPLATE_TOKENS - 1)
+            # Repeat it as it was generated: behind the mark that a prompt ends with.
+            tokens += [_GENERATE, *text, *[role] * (_TEMPLATE_TOKENS - 1)]
         else:
-            tokens += [role] * _TEMPLATE_TOKENS + said
+            tokens += [*[role] * _TEMPLATE_TOKENS, *text]
     return [*tokens, _GENERATE]

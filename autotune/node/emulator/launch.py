@@ -37,7 +37,7 @@ _HOLE = re.compile(r"\{(\w+)\}")
 
 
 class Rewording(Entry):
-    """The engine's wording for a message of `argparse` that matches `pattern`; ``\1`` is a
+    """The engine's wording for a message of `argparse` that matches `pattern`; ``\\1`` is a
     group."""
 
     pattern: str
@@ -47,20 +47,20 @@ class Rewording(Entry):
 class Refusal(Entry):
     exit_code: int
     usage: list[str] = []
-    rewordings: list[Rewording] = Field(description="the first whose pattern matches counts")
+    rewordings: list[Rewording]
+    """Tried in order; the first whose pattern matches is used."""
 
 
 class StartupPhase(Entry):
     """Part of the start-up: its lines are spread over its share of the time."""
 
-    share: float = Field(ge=0, description="of the start-up's time")
-    when: Expression = Field(
-        default="True", description="of model and knobs; where false, it says nothing"
-    )
+    share: float = Field(ge=0)
+    """Share of the start-up's time."""
+    when: Expression = "True"
+    """Condition on model and knobs; where it is false, the phase writes nothing."""
     lines: list[str] = []
-    shard: str | None = Field(
-        default=None, description="progress line, once per shard of the checkpoint"
-    )
+    shard: str | None = None
+    """Progress line, written once per shard of the checkpoint."""
 
 
 class Crash(Entry):
@@ -68,7 +68,8 @@ class Crash(Entry):
 
     exit_code: int
     before: list[str] = []
-    telling: str = Field(default="{message}", description="how the telling line stands in the log")
+    telling: str = "{message}"
+    """Template of the decisive line."""
     after: list[str] = []
 
 
@@ -91,12 +92,10 @@ class MetricLine(Entry):
     kind: Literal["gauge", "counter"]
     value: str
     help: str
-    per_rank: bool = Field(
-        default=True, description="a row for each data-parallel rank, where the figure has them"
-    )
-    absent_at_zero: bool = Field(
-        default=False, description="the page has it from its first increment on"
-    )
+    per_rank: bool = True
+    """Whether it has a row for each data-parallel rank, if the figure has several."""
+    absent_at_zero: bool = False
+    """Whether the page lacks it before its first increment."""
     versions: VersionRange = "*"
 
 
@@ -104,7 +103,8 @@ class ResetAnswer(Entry):
     """Response to the cache's reset; in a list the first of the version applies."""
 
     done: str = ""
-    refused: str = Field(default="", description="while requests run")
+    refused: str = ""
+    """Body of the answer while requests run."""
     refused_status: int = 200
     content_type: str = "text/plain; charset=utf-8"
     versions: VersionRange = "*"
@@ -114,10 +114,10 @@ class CachedTokensReport(Entry):
     """Condition under which an answer's usage has its cached tokens; in a list the first of the
     version applies."""
 
-    option: str | None = Field(
-        default=None, description="option without which it does not; None: it always does"
-    )
-    unless_zero: bool = Field(default=False, description="not where there are none")
+    option: str | None = None
+    """Option without which the report is missing; None: it is always there."""
+    unless_zero: bool = False
+    """Whether the report is missing where no token was cached."""
     versions: VersionRange = "*"
 
 
@@ -127,39 +127,35 @@ _Versioned = TypeVar("_Versioned", ResetAnswer, CachedTokensReport)
 class HttpDialect(Entry):
     """Form of the HTTP interface of an engine."""
 
-    owner: str = Field(description="`owned_by` of the model list")
-    error_nested: bool = Field(description="whether an error's fields stand under the key `error`")
-    checks_model: bool = Field(
-        description="whether a request for another model is answered with 404"
-    )
-    choice: dict[str, Any] = Field(description="further keys of a streamed choice")
-    chunk: dict[str, Any] = Field(description="further keys of a streamed chunk")
-    too_long: str = Field(description="message for a request beyond the context")
-    too_long_for_step: str | None = Field(
-        default=None, description="for a prompt that no step can compute whole"
-    )
+    owner: str
+    """`owned_by` of the model list."""
+    error_nested: bool
+    """Whether an error's fields stand under the key `error`."""
+    checks_model: bool
+    """Whether a request for another model is answered with 404."""
+    choice: dict[str, Any]
+    """Further keys of a streamed choice."""
+    chunk: dict[str, Any]
+    """Further keys of a streamed chunk."""
+    too_long: str
+    """Message for a request beyond the context."""
+    too_long_for_step: str | None = None
+    """Message for a prompt that no step can compute whole."""
     unknown_model: str
-    completion_tokens: int | None = Field(
-        description="answer's length on /v1/completions if not asked for"
-    )
-    routes: dict[str, str] = Field(
-        description="path to what answers it: health, version, info, metrics, reset …"
-    )
-    arguments: dict[str, Any] = Field(
-        default={}, description="templates of its reported resolved arguments"
-    )
-    tells_options: bool = Field(
-        default=False, description="whether it also reports every parsed option"
-    )
-    metrics_option: str | None = Field(
-        default=None, description="option or key without which there are no metrics"
-    )
-    reset_variable: str | None = Field(
-        default=None, description="variable without which there is no reset"
-    )
-    arguments_variable: str | None = Field(
-        default=None, description="variable without which it reports no arguments"
-    )
+    completion_tokens: int | None
+    """Length of an answer on /v1/completions that requests none."""
+    routes: dict[str, str]
+    """Path to the name of its handler: health, version, info, metrics, reset …"""
+    arguments: dict[str, Any] = {}
+    """Templates of its reported resolved arguments."""
+    tells_options: bool = False
+    """Whether it also reports every parsed option."""
+    metrics_option: str | None = None
+    """Option or key without which there are no metrics."""
+    reset_variable: str | None = None
+    """Variable without which there is no reset."""
+    arguments_variable: str | None = None
+    """Variable without which it reports no arguments."""
     reset: list[ResetAnswer] = []
     cached_tokens: list[CachedTokensReport] = []
 
@@ -168,30 +164,29 @@ class EmulationCard(Entry):
     """Document ``search_spaces/<engine>/emulator.yaml``."""
 
     engine: str
-    stream: Literal["stdout", "stderr"] = Field(
-        description="where the log goes; progress bars go to stderr"
-    )
-    shard_gb: float = Field(gt=0, description="size of a checkpoint's file")
-    block_tokens: Expression = Field(
-        description="tokens per block of the prefix cache; of model and knobs"
-    )
+    stream: Literal["stdout", "stderr"]
+    """Stream of the log; progress bars always go to stderr."""
+    shard_gb: float = Field(gt=0)
+    """Size of a checkpoint's file."""
+    block_tokens: Expression
+    """Tokens per block of the prefix cache; of model and knobs."""
     refusal: Refusal
     startup: list[StartupPhase]
     ready: list[str]
     crash: Crash
     port_taken: str
     stopping: list[str] = []
-    stop_signal: bool = Field(description="ends by SIGTERM itself (143) instead of exit code 0")
+    stop_signal: bool
+    """Whether it ends by SIGTERM itself (143) instead of with exit code 0."""
     api: HttpDialect
-    labels: str = Field(description="labels of every metric")
-    rank_labels: str = Field(
-        default="", description="labels of a row of one of several data-parallel ranks"
-    )
+    labels: str
+    """Labels of every metric."""
+    rank_labels: str = ""
+    """Labels of a row of one of several data-parallel ranks."""
     metrics: list[MetricLine]
     refuses: list[Refused] = []
-    facts: dict[str, Expression] = Field(
-        default={}, description="further figures of log lines, of knobs and model"
-    )
+    facts: dict[str, Expression] = {}
+    """Further figures of log lines, of knobs and model."""
     source: str
 
 
@@ -273,11 +268,10 @@ class EmulatedLaunch:
         failure = self.resolved.failure or start_failure(self.server, self.memory)
         if failure is not None:
             return failure
-        knobs, context = self.resolved.effective.knobs, self.resolved.context
+        knobs = self.resolved.effective.knobs
+        scope = self.resolved.context.scope(knobs)
         for refused in self.card.refuses:
-            if in_range(context.version, refused.versions) and evaluate(
-                refused.when, context.scope(knobs)
-            ):
+            if in_range(self.parsed.version, refused.versions) and evaluate(refused.when, scope):
                 return Failure(FailureKind.CRASHED, refused.reason, filled(refused.log, knobs))
         return None
 

@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from importlib.resources import files
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -47,7 +46,7 @@ LEAKED = "autotune-emulated-"
 """Name prefix of leaked shared memory, followed by the process id."""
 
 _FAULTS: Mapping[str, Mapping[str, Any]] = parse_yaml(
-    files("autotune.node.emulator").joinpath("faults.yaml").read_text(encoding="utf-8")
+    Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8")
 )
 FAULTS = {name: float(fault["value"]) for name, fault in _FAULTS.items()}
 """Name to its default value."""
@@ -72,15 +71,14 @@ def read_faults(option: str | None) -> dict[str, float]:
     values: dict[str, float] = {}
     parts: list[str] = []
     used: list[Path] = []
-    for part in text.split(","):
-        if part.strip().startswith("@"):
-            with suppress(FileNotFoundError):
-                path = Path(part.strip()[1:])
-                faults = path.read_text(encoding="utf-8").split(",")
-                parts += faults
-                used.append(path)
-        else:
+    for part in map(str.strip, text.split(",")):
+        if not part.startswith("@"):
             parts.append(part)
+            continue
+        with suppress(FileNotFoundError):
+            path = Path(part[1:])
+            parts += path.read_text(encoding="utf-8").split(",")
+            used.append(path)
     for part in filter(None, map(str.strip, parts)):
         name, colon, value = part.partition(":")
         if name not in FAULTS:
@@ -98,9 +96,9 @@ def read_faults(option: str | None) -> dict[str, float]:
 
 def leak(megabytes: float) -> SharedMemory:
     """Leave shared memory and a temporary file behind, as an engine that is killed."""
-    # Not where `tempfile` remembers: a forked process has its parent's memory.
+    # Name the folder, because a forked process has its parent's `tempfile.tempdir`.
     os.close(tempfile.mkstemp(prefix="autotune-emulated-", dir=os.environ.get("TMPDIR"))[0])
-    # The tracker would remove the memory when this process ends.
+    # Unregister the memory, because the tracker would remove it when this process ends.
     memory = SharedMemory(
         f"{LEAKED}{os.getpid()}", create=True, size=max(1, int(megabytes * 2**20))
     )
@@ -122,18 +120,15 @@ class Log:
     stay free."""
 
     def __init__(self, launch: EmulatedLaunch, port: int, to_stderr: bool) -> None:
-        given = {
-            name: launch.parsed.args[name]
-            for name in sorted(launch.parsed.given)
-            if name in launch.parsed.args
-        }
+        parsed = launch.parsed
+        given = {name: parsed.args[name] for name in sorted(parsed.given) if name in parsed.args}
         self._card = launch.card
         self._facts: dict[str, object] = {
             **launch.resolved.effective.knobs,
             **{name: evaluate(text, launch.scope) for name, text in launch.card.facts.items()},
             "pid": os.getpid(),
-            "model": launch.parsed.model,
-            "version": launch.parsed.version,
+            "model": parsed.model,
+            "version": parsed.version,
             "host": launch.host,
             "port": port,
             "given": given,
@@ -165,18 +160,14 @@ class Log:
 
     def _now(self, more: Mapping[str, object]) -> dict[str, object]:
         now = datetime.now()
-        return {
-            **self._facts,
-            "time": f"{now:%H:%M:%S}",
-            "date": f"{now:%m-%d}",
-            "iso": f"{now:%Y-%m-%d}",
-            **more,
-        }
+        clock = {"time": f"{now:%H:%M:%S}", "date": f"{now:%m-%d}", "iso": f"{now:%Y-%m-%d}"}
+        return {**self._facts, **clock, **more}
 
 
 def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None:
     """Run the card's phases in the start's duration; raises `Died` if it fails."""
-    due_s, total_s = time.perf_counter(), launch.startup_s * faults.get("slow-start", 1.0)
+    due_s = time.perf_counter()
+    total_s = launch.startup_s * faults.get("slow-start", 1.0)
     failure = launch.failure
     if last_words := _last_words(launch, faults, loaded=0.0):
         raise log.crash(last_words)
@@ -186,9 +177,9 @@ def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None
         if not evaluate(phase.when, launch.scope):
             continue
         log.lines(phase.lines)
+        begin_s, due_s = due_s, due_s + phase.share * total_s
         if phase.shard is not None:
-            _load(launch, faults, log, phase.shard, (due_s, phase.share * total_s))
-        due_s += phase.share * total_s
+            _load(launch, faults, log, phase.shard, begin_s, due_s)
         _wait_until(due_s)
     if failure is not None:
         raise log.crash(failure.log_excerpt or failure.message)
@@ -199,19 +190,22 @@ def _load(
     faults: Mapping[str, float],
     log: Log,
     template: str,
-    phase: tuple[float, float],
+    begin_s: float,
+    end_s: float,
 ) -> None:
-    """Write a progress line per shard, spread over the phase: its beginning and its length in
-    seconds."""
-    begin_s, length_s = phase
+    """Write a progress line per shard, spread over the phase."""
     checkpoint_gb = launch.memory.weights * launch.server.gpus / 1e9
     shards = max(1, math.ceil(checkpoint_gb / launch.card.shard_gb))
     for shard in range(shards + 1):
-        _wait_until(begin_s + length_s * shard / shards)
+        _wait_until(begin_s + (end_s - begin_s) * shard / shards)
         passed_s = time.perf_counter() - begin_s
-        facts = {"shard": shard, "shards": shards, "percent": f"{100 * shard // shards:3d}"}
         log.progress(
-            template, **facts, passed=f"{passed_s:.0f}", rate=f"{shard / max(passed_s, 1e-3):.2f}"
+            template,
+            shard=shard,
+            shards=shards,
+            percent=f"{100 * shard // shards:3d}",
+            passed=f"{passed_s:.0f}",
+            rate=f"{shard / max(passed_s, 1e-3):.2f}",
         )
         while shard >= shards * faults.get("hang-at-start", math.inf):
             time.sleep(3600)
@@ -233,7 +227,7 @@ def _wait_until(due_s: float) -> None:
     time.sleep(max(0.0, due_s - time.perf_counter()))
 
 
-async def slow_beside_others(engine: LiveEngine, share: float) -> None:
+async def _slow_beside_others(engine: LiveEngine, share: float) -> None:
     """Slow the steps down while another server of the node serves, until cancelled; 0: never."""
     if not share:
         return
@@ -242,7 +236,7 @@ async def slow_beside_others(engine: LiveEngine, share: float) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as shown:
         shown.bind(f"\0{prefix}{os.getpid()}")
         while True:
-            # Abstract names stand there with an @ for the zero byte (proc(5)).
+            # Count abstract names, which have an @ for the zero byte there (proc(5)).
             served = _SOCKETS.read_text().count(f"@{prefix}")
             engine.slowness = 1.0 + share * (served > 1)
             await asyncio.sleep(_LOOK_S)
@@ -267,11 +261,10 @@ def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
 def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -> int:
     if "ignore-sigterm" in faults:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # As many connections as the system allows.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # Held as long as the process lives.
+    # Allow as many connections as the system does.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # Hold the memory as long as the process lives.
     leaked = leak(faults["leak"]) if "leak" in faults else None
     log = Log(launch, launch.port, as_json)
     listener = None if "late-bind" in faults else _bind(launch, log)
@@ -279,7 +272,7 @@ def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -
         log = Log(launch, listener.getsockname()[1], as_json)
     start(launch, faults, log)
     if "flood" in faults:
-        # A child fills the log as fast as it can while this process serves, with so many MB.
+        # Let a child fill the log with this many MB, as fast as it can, while this process serves.
         line = "DEBUG emulated: a line that nobody wanted to read, and so the next one and the one after that"
         subprocess.run(
             ["sh", "-c", f"yes '{line}' | head -c {int(faults['flood'] * 1e6)} >&2 &"], check=True
@@ -319,7 +312,9 @@ async def _until_stopped(
 ) -> int:
     """Serve until a signal; raises exceptions of callbacks, because the server would otherwise
     hang."""
-    loop, stop, bugs = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    bugs: list[BaseException] = []
 
     def note_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -328,10 +323,9 @@ async def _until_stopped(
             stop.set()
 
     loop.set_exception_handler(note_bug)
-    for number in (
-        (signal.SIGINT,) if "ignore-sigterm" in faults else (signal.SIGINT, signal.SIGTERM)
-    ):
-        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    if "ignore-sigterm" not in faults:
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
     engine = LiveEngine(
         launch.server,
         launch.memory.capacity_tokens,
@@ -342,9 +336,10 @@ async def _until_stopped(
     if listener is None:
         log.lines(launch.card.ready)
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), faults.get("late-bind", 0.0))
+            await asyncio.wait_for(stop.wait(), faults["late-bind"])
         listener = _bind(launch, log)
-    api, connections = EngineApi(launch, engine, faults), set[HttpConnection]()
+    api = EngineApi(launch, engine, faults)
+    connections: set[HttpConnection] = set()
     server = await loop.create_server(
         lambda: HttpConnection(api, connections), sock=listener, backlog=_BACKLOG
     )
@@ -353,12 +348,11 @@ async def _until_stopped(
     if as_json:
         url = f"http://{launch.host}:{listener.getsockname()[1]}"
         print(json.dumps({"url": url, "pid": os.getpid(), "models": launch.models}), flush=True)
-    troubles = (
-        _die_mid_load(engine, faults.get("die-mid-load"), log),
-        slow_beside_others(engine, faults.get("slow-beside-others", 0.0)),
+    tasks = (
+        asyncio.ensure_future(_die_mid_load(engine, faults.get("die-mid-load"), log)),
+        asyncio.ensure_future(_slow_beside_others(engine, faults.get("slow-beside-others", 0.0))),
     )
-    tasks = [asyncio.ensure_future(trouble) for trouble in troubles]
-    # Nothing that exists now will become garbage: leave it out of every collection.
+    # Leave all objects out of every collection: none that exists now will become garbage.
     gc.collect()
     gc.freeze()
     await stop.wait()

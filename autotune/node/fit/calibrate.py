@@ -12,9 +12,9 @@ points have no such rank: the fewer there are, the more what is said without any
 
 The fit is a least-squares problem, solved with all of the points and without some of them. Unknown
 are the logarithms of the factors (`autotune.node.calibration`). A residual is
-ln(predicted / measured) of a metric over what a run of that metric is uncertain by, flattened where
-it is large (soft L1, so that an outlier pulls with bounded force); and for each factor its distance
-from where it starts over its spread, which draws what the rows do not tell towards physics.
+ln(predicted / measured) of a metric over the uncertainty of a run's metric, flattened where it is
+large (soft L1, so that an outlier pulls with bounded force); and for each factor its distance from
+its start over its spread, which draws factors without rows towards physics.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from multiprocessing.process import BaseProcess
-from typing import cast
+from operator import attrgetter
+from typing import Any, cast
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -91,14 +93,26 @@ _LEAST = 0.03
 _TELLING = 9
 """Points from which on a 90 % quantile of errors exists: 0.9 (n + 1) is at most n."""
 _NEW = ("engine", "version", "gpu", "model", "workload")
+_LOAD = ("read", "written", "in_flight")
+_NO_ERRORS = PredictionErrors()
 _NOT_ASKED = dict.fromkeys(_NEW, 0.25)
 """Addition for unseen groups if none was ever left out: four together as uncertain as without a
 calibration."""
 
 
+ByFactor = dict[str, dict[str, dict[str, float]]]
+"""A number of each factor, by level, group and figure."""
+RunMetrics = dict[str, float]
+"""Metrics of a simulated run; empty where the server fails."""
+
+
 def _groups(point: MeasuredPoint) -> dict[str, str]:
     setup = point.resolved.setup
     return groups_of(speed_card(setup.engine), setup.version, setup.hardware, setup.model)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> RunMetrics:
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
 def _weight(point: MeasuredPoint) -> float:
@@ -113,18 +127,16 @@ def _weight(point: MeasuredPoint) -> float:
 
 def _residuals(point: MeasuredPoint, predicted: Mapping[str, float]) -> list[float]:
     """Return one residual per metric of `UNCERTAIN`; 0 for an unmeasured one."""
-    weight, residuals = _weight(point), []
+    weight = _weight(point)
+    residuals = dict.fromkeys(UNCERTAIN, 0.0)
     for name, uncertain in UNCERTAIN.items():
-        measured = point.metrics.get(name, 0.0)
-        if measured <= 0:
-            residuals.append(0.0)
-            continue
-        value = predicted.get(name, 0.0)
-        r = math.log(value / measured if value > 0 else _FAILED) / uncertain
-        # Soft L1: like r when small, like sqrt(2|r|) when large.
-        flattened = math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)
-        residuals.append(math.sqrt(weight) * flattened)
-    return residuals
+        if (measured := point.metrics.get(name, 0.0)) > 0:
+            value = predicted.get(name, 0.0)
+            r = math.log(value / measured if value > 0 else _FAILED) / uncertain
+            # Soft L1: like r when small, like sqrt(2|r|) when large.
+            flattened = math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)
+            residuals[name] = math.sqrt(weight) * flattened
+    return list(residuals.values())
 
 
 def _slopes(
@@ -167,15 +179,13 @@ def _begin_worker(points: Sequence[MeasuredPoint], parent: int) -> None:
     _WORKER_POINTS[:] = points
 
 
-def _simulate(place: int, figures: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of a point's simulated run with these figures; empty when it fails."""
-    setup = _WORKER_POINTS[place].resolved.setup
+def _simulate(place: int, figures: Mapping[str, float]) -> RunMetrics:
+    """Simulate a point with these figures."""
+    point = _WORKER_POINTS[place]
+    setup = point.resolved.setup
     scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
     coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
-    metrics = run_server(
-        SimulatedServer(setup, coefficients), _WORKER_POINTS[place].workload, 0
-    ).metrics
-    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    return _numbers(run_server(SimulatedServer(setup, coefficients), point.workload, 0).metrics)
 
 
 class Problem:
@@ -204,7 +214,7 @@ class Problem:
         )
         self._centre = self.logs(start)
         self._known: dict[bytes, tuple[Floats, Floats]] = {}
-        self._simulated: dict[tuple[float, ...], dict[str, float]] = {}
+        self._simulated: dict[tuple[float, ...], RunMetrics] = {}
         self._pool = ProcessPoolExecutor(
             os.cpu_count(),
             mp_context=multiprocessing.get_context("fork"),
@@ -214,41 +224,36 @@ class Problem:
         self._workers: set[BaseProcess] = set()
 
     def __enter__(self) -> Problem:
-        # All workers are forked for the first task, with Ctrl-C blocked for good: it is their
-        # parent's business.
-        before, others = (
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}),
-            multiprocessing.active_children(),
-        )
+        # Fork all workers with a first task, and with Ctrl-C blocked for good: their parent handles
+        # it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        others = multiprocessing.active_children()
         try:
             self._pool.submit(os.getpid).result()
-            self._workers = {*multiprocessing.active_children()} - {*others}
+            self._workers = set(multiprocessing.active_children()).difference(others)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Waiting for what they compute would take seconds.
+        # Kill them, because waiting for their results would take seconds.
         for worker in self._workers:
             worker.kill()
         self._pool.shutdown(cancel_futures=True)
 
     def predict(
         self, calibration: Calibration, places: Sequence[int] | None = None
-    ) -> list[dict[str, float]]:
-        """Return the metrics of all points, or those at `places`, simulated with a calibration;
-        empty = it fails."""
+    ) -> list[RunMetrics]:
+        """Simulate all points, or those at `places`, with a calibration."""
         physics = packaged_physics()
         wanted = range(len(self.points)) if places is None else places
         figures = [composed(physics, calibration, self._groups[place]) for place in wanted]
         keys = [(place, *its.values()) for place, its in zip(wanted, figures, strict=True)]
-        missing = {
-            key: its for key, its in zip(keys, figures, strict=True) if key not in self._simulated
-        }
-        found = self._pool.map(
-            _simulate, (key[0] for key in missing), missing.values(), chunksize=_CHUNK
-        )
-        self._simulated.update(zip(missing, found, strict=True))
+        pairs = zip(keys, figures, strict=True)
+        missing = {key: its for key, its in pairs if key not in self._simulated}
+        positions = (key[0] for key in missing)
+        runs = self._pool.map(_simulate, positions, missing.values(), chunksize=_CHUNK)
+        self._simulated.update(zip(missing, runs, strict=True))
         self._progress(f"{len(self._simulated)} simulated runs")
         return [self._simulated[key] for key in keys]
 
@@ -257,15 +262,14 @@ class Problem:
 
     def calibration(self, x: Floats) -> Calibration:
         """Return the start with these factors in it."""
-        factors = {
-            level: {g: dict(f) for g, f in groups.items()}
-            for level, groups in self.start.factors.items()
-        }
-        for which, log in zip(self.factors, x.tolist(), strict=True):
-            factors.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = (
-                math.exp(log)
-            )
+        factors = self._placed(map(math.exp, x.tolist()), deepcopy(self.start.factors))
         return self.start.model_copy(update={"factors": factors})
+
+    def _placed(self, numbers: Iterable[float], given: ByFactor) -> ByFactor:
+        """Add a number of each factor to the given ones."""
+        for which, number in zip(self.factors, numbers, strict=True):
+            given.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = number
+        return given
 
     def residuals(self, x: Floats) -> Floats:
         """Return the residuals, shape (points * metrics + factors,)."""
@@ -295,36 +299,29 @@ class Problem:
         metrics = self.predict(calibration)
         column = {which: place for place, which in enumerate(self.factors)}
         rows = np.zeros((len(self.points), len(UNCERTAIN), len(x)))
-        for point, members, its, block in zip(
-            self.points, self._groups, metrics, rows, strict=True
-        ):
+        blocks = zip(self.points, self._groups, metrics, rows, strict=True)
+        for point, members, its, block in blocks:
             mine = [which for which in factors_of(packaged_physics(), members) if which in column]
             block[:, [column[which] for which in mine]] = _slopes(point, calibration, mine, its)
         return np.concatenate([rows.reshape(-1, len(x)), np.diag(1.0 / self._spread)])
 
-    def deviations(self, x: Floats) -> dict[str, dict[str, dict[str, float]]]:
-        """Return the posterior standard deviations of ln(factor), by level, group and figure."""
+    def deviations(self, x: Floats) -> ByFactor:
+        """Return the posterior standard deviations of ln(factor)."""
         jacobian = self.jacobian(x)
         left = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
-        found: dict[str, dict[str, dict[str, float]]] = {}
-        for which, deviation in zip(self.factors, left.tolist(), strict=True):
-            found.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = round(
-                deviation, 3
-            )
-        return found
+        return self._placed((round(deviation, 3) for deviation in left.tolist()), {})
 
 
 def _free(which: Factor, start: Calibration) -> bool:
     """Return whether a factor is fitted.
 
-    What rows have told already stays: a handful of new ones must not move what all engines and GPUs
-    share. They move groups that nobody measured, and what the engine does on their own node.
+    Factors fitted before stay: a handful of new rows must not move what all engines and GPUs share.
+    They move groups that nobody measured, and what the engine does on their own node.
     """
     if not start.fitted_to:
         return which.level != OWN
-    return which.level == OWN or which.figure not in start.factors.get(which.level, {}).get(
-        which.group, {}
-    )
+    known = start.factors.get(which.level, {}).get(which.group, {})
+    return which.level == OWN or which.figure not in known
 
 
 def fit(problem: Problem, guess: Calibration) -> Floats:
@@ -344,9 +341,8 @@ def fit(problem: Problem, guess: Calibration) -> Floats:
 def without(whole: Problem, x: Floats, out: Sequence[int]) -> Calibration:
     """Return the calibration of a fit without the points at the positions `out`.
 
-    It begins at the whole fit's solution `x`, where its Jacobian is known, and takes one
-    Gauss-Newton step with it. Factors that only the left-out points tell about are back at their
-    start.
+    It begins at the whole fit's solution `x`, where the Jacobian is known, and takes one
+    Gauss-Newton step. Factors that only the left-out points determine return to their start.
     """
     kept = np.ones(len(whole.points), dtype=bool)
     kept[list(out)] = False
@@ -374,11 +370,10 @@ class Missed:
 
 
 def errors_of(
-    points: Sequence[Missed], covered: Iterable[Subject], before: PredictionErrors | None = None
+    points: Sequence[Missed], covered: Iterable[Subject], before: PredictionErrors = _NO_ERRORS
 ) -> PredictionErrors:
     """Return the errors to state; none is smaller than `before`, because the fit has seen its few
     points."""
-    before = before or PredictionErrors()
     by_engine: dict[str, list[Missed]] = defaultdict(list)
     for point in points:
         by_engine[point.engine].append(point)
@@ -388,7 +383,7 @@ def errors_of(
         name: {m: _stated(members, m, shared, before.engines.get(name, {}).get(m)) for m in METRICS}
         for name, members in by_engine.items()
     }
-    # An engine that nobody measured is not surer than any that somebody did.
+    # State for an unmeasured engine the largest spread of the measured ones.
     engines["any"] = {
         m: max(
             (one[m] for one in engines.values()),
@@ -434,40 +429,40 @@ def _foreseen(point: Missed, metric: str) -> float:
 def _shared(points: Sequence[Missed]) -> float:
     """Return the share of the variance common to configurations of one engine under one load.
 
-    By the differences of their errors, over all engines: what they tell apart is little. Kept from
-    the ends, where a comparison within an engine would be as unsure as one between engines, or
-    certain.
+    The differences of their errors tell it, over all engines. It is kept from the ends, where a
+    comparison within an engine would be as unsure as one between engines, or certain.
     """
     loads: dict[str, list[float]] = defaultdict(list)
     for point in points:
         if HEADLINE in point.errors:
             loads[f"{point.engine} {point.load}"].append(point.errors[HEADLINE])
-    apart = [one - other for errors in loads.values() for one, other in combinations(errors, 2)]
-    if not apart or len(loads) < _TELLING:
+    differences = [a - b for errors in loads.values() for a, b in combinations(errors, 2)]
+    if not differences or len(loads) < _TELLING:
         return 0.5
     total = _scale([error for errors in loads.values() for error in errors])
-    return min(0.8, max(0.2, 1.0 - (_scale(apart) / total) ** 2 / 2.0))
+    return min(0.8, max(0.2, 1.0 - (_scale(differences) / total) ** 2 / 2.0))
 
 
 def _unseen(points: Sequence[Missed]) -> dict[str, float]:
     """Return the additions to engines' spreads for an unseen group, by kind: they cover nine of ten
     left-out errors."""
     seen = [point for point in points if HEADLINE in point.errors]
-    names = dict.fromkeys(point.engine for point in seen)
     own = {
-        name: _scale([_foreseen(p, HEADLINE) for p in seen if p.engine == name]) for name in names
+        name: _scale([_foreseen(p, HEADLINE) for p in seen if p.engine == name])
+        for name in {point.engine for point in seen}
     }
     added = {}
     for kind in _NEW:
         lacking = sorted(
             (p.unseen[kind] / Z90) ** 2 - own[p.engine] ** 2 for p in seen if kind in p.unseen
         )
-        # So that the next one lies within it with odds of 9 to 1.
+        if not lacking:
+            continue
+        # Take the rank within which the next error lies with odds of 9 to 1.
         rank = min(len(lacking), math.ceil(0.9 * (len(lacking) + 1)))
-        if kind == "workload" and lacking:
+        added[kind] = round(math.sqrt(max(0.0, lacking[rank - 1])), 3)
+        if kind == "workload":
             added[kind] = 0.0  # the engines' spreads are those of unseen workloads already
-        elif lacking:
-            added[kind] = round(math.sqrt(max(0.0, lacking[rank - 1])), 3)
     return added
 
 
@@ -528,8 +523,13 @@ def fitted_calibration(
         Learned(source=source, points=n, evidence=evidence)
         for (source, evidence), n in learned.items()
     ]
-    update = {"fitted_to": [*begin.fitted_to, *fitted_to], "errors": errors}
-    calibration = calibration.model_copy(update={**update, "deviations": problem.deviations(x)})
+    calibration = calibration.model_copy(
+        update={
+            "fitted_to": [*begin.fitted_to, *fitted_to],
+            "errors": errors,
+            "deviations": problem.deviations(x),
+        }
+    )
     predictions = predicted_by(points, calibration)
     for place, left_out in zip(places, unseen, strict=True):
         predictions[place] = replace(predictions[place], left_out=left_out)
@@ -540,9 +540,8 @@ def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict
     """Return per point kind of group -> total token throughput by a fit that has not seen its
     group."""
     unseen: list[dict[str, float]] = [{} for _ in problem.points]
-    fits: dict[
-        tuple[int, ...], list[dict[str, float]]
-    ] = {}  # groups of two kinds may have the same members
+    # Groups of two kinds may have the same members.
+    fits: dict[tuple[int, ...], list[RunMetrics]] = {}
     for kind, named in groups(problem.points).items():
         for name, members in named.items():
             if members not in fits:
@@ -557,25 +556,27 @@ def _missed(
     point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, float], counts: set[str]
 ) -> Missed:
     load = f"{point.era} {point.gpu} {point.model.family} {point.workload.name}"
-    both = {name: (point.metrics.get(name, 0.0), fitted.get(name, 0.0)) for name in METRICS}
     errors = {
-        name: math.log(its / mine) for name, (its, mine) in both.items() if its > 0 and mine > 0
+        name: math.log(point.metrics[name] / fitted[name])
+        for name in METRICS
+        if point.metrics.get(name, 0.0) > 0 and fitted.get(name, 0.0) > 0
     }
-    counted = {kind: mine for kind, mine in unseen.items() if mine > 0 and kind in counts}
-    left_out = {kind: math.log(point.metrics[HEADLINE] / mine) for kind, mine in counted.items()}
+    left_out = {
+        kind: math.log(point.metrics[HEADLINE] / predicted)
+        for kind, predicted in unseen.items()
+        if predicted > 0 and kind in counts
+    }
     return Missed(point.engine, load, errors, left_out)
 
 
 def _covered(points: Sequence[MeasuredPoint]) -> list[Subject]:
+    """List the setups and loads that were measured, with rounded loads."""
     subjects = {subject_of(point.resolved.setup, point.workload, point.metrics) for point in points}
-    covered = sorted(
-        subjects, key=lambda s: (s.engine, s.gpu, s.model, s.read, s.written, s.in_flight)
-    )
-    loads = [
-        {name: round(getattr(one, name), 1) for name in ("read", "written", "in_flight")}
+    covered = sorted(subjects, key=attrgetter("engine", "gpu", "model", *_LOAD))
+    return [
+        one.model_copy(update={name: round(getattr(one, name), 1) for name in _LOAD})
         for one in covered
     ]
-    return [one.model_copy(update=load) for one, load in zip(covered, loads, strict=True)]
 
 
 def predicted_by(points: Sequence[MeasuredPoint], calibration: Calibration) -> list[Predicted]:
@@ -586,13 +587,8 @@ def predicted_by(points: Sequence[MeasuredPoint], calibration: Calibration) -> l
         if outcome.failure is not None:
             predictions.append(Predicted({}, 0.0, 0.0, outcome.failure.message))
             continue
-        metrics = {
-            name: float(value)
-            for name, value in outcome.metrics.items()
-            if isinstance(value, int | float)
-        }
+        metrics = _numbers(outcome.metrics)
         subject = subject_of(point.resolved.setup, point.workload, point.metrics)
-        predictions.append(
-            Predicted(metrics, *interval90(metrics[HEADLINE], sigma(calibration.errors, subject)))
-        )
+        interval = interval90(metrics[HEADLINE], sigma(calibration.errors, subject))
+        predictions.append(Predicted(metrics, *interval))
     return predictions

@@ -4,6 +4,7 @@ correlations."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,89 +34,69 @@ def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> 
     that of equivalent rows: highest over lowest, in percent. *without* columns are the ratio with
     the point's group left out of the fit.
     """
-    kinds = list(dict.fromkeys(kind for one in predictions for kind in one.left_out))
-    header = [
-        "point",
-        "model",
-        "engine",
-        "GPUs",
-        "configuration",
-        "workload",
-        "measured",
-        "warm",
-        "spread",
-    ]
-    header += [
-        "predicted",
-        "ratio",
-        "90 % interval",
-        "inside",
-        *(f"without its {kind}" for kind in kinds),
-    ]
-    lines = [[*header, *(f"{name} ratio" for name in _TIMES)]]
-    for point, predicted in zip(points, predictions, strict=True):
-        about = [
-            point.label,
-            model_name(point.model),
-            f"{point.engine} {point.resolved.context.version.partition('+')[0]}",
-        ]
-        about += [
-            f"{point.resolved.context.gpus}×{point.gpu}",
-            layout(point.resolved),
-            point.workload.name,
-        ]
-        cells = (
-            _ran(point, predicted, kinds) if point.failure is None else _failed(predicted, kinds)
-        )
-        lines.append([*about, *cells])
-    rule = "|" + "---|" * len(lines[0])
+    kinds = _kinds(predictions)
+    rows = [_row(*pair, kinds) for pair in zip(points, predictions, strict=True)]
     lines = [
         [text.replace("|", "\\|").replace("\n", " ").strip() or " " for text in line]
-        for line in lines
+        for line in [list(rows[0]), *(list(row.values()) for row in rows)]
     ]
-    shown = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([shown[0], rule, *shown[1:]])
+    header, *body = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([header, "|" + "---|" * len(rows[0]), *body])
 
 
-def _ran(point: MeasuredPoint, predicted: Predicted, kinds: Sequence[str]) -> list[str]:
-    warm = point.metrics[HEADLINE]
-    cold = any(row.cold_start_s for row in point.members)
-    spread = f"{math.expm1(point.spread):.0%}" if len(point.members) > 1 else ""
-    cells = [_rate(point.measured), _rate(warm) if cold else "", spread]
-    if predicted.failure is not None:
-        return [
-            *cells,
-            f"does not run: {predicted.failure}",
-            *[_NOTHING] * (3 + len(kinds) + len(_TIMES)),
-        ]
-    cells += [_rate(predicted.throughput), f"{predicted.throughput / warm:.2f}"]
-    cells += [
-        f"{_rate(predicted.low)} to {_rate(predicted.high)}",
-        "yes" if _inside(point, predicted) else "no",
-    ]
-    cells += [
-        f"{predicted.left_out[kind] / warm:.2f}" if kind in predicted.left_out else _NOTHING
-        for kind in kinds
-    ]
-    ratios = [_ratio(point.metrics, predicted.metrics, name) for name in _TIMES.values()]
-    return [*cells, *(_NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios)]
+def _kinds(predictions: Sequence[Predicted]) -> list[str]:
+    """List the kinds of groups that were left out of a fit."""
+    return list(dict.fromkeys(kind for one in predictions for kind in one.left_out))
 
 
-def _failed(predicted: Predicted, kinds: Sequence[str]) -> list[str]:
-    runs = predicted.failure is None
+def _row(point: MeasuredPoint, predicted: Predicted, kinds: Sequence[str]) -> dict[str, str]:
+    """Return the cells of a point's line by column."""
+    context, runs = point.resolved.context, predicted.failure is None
     shown = _rate(predicted.throughput) if runs else f"does not run: {predicted.failure}"
-    nothing = [_NOTHING] * (len(kinds) + len(_TIMES))
-    return ["did not start", "", "", shown, _NOTHING, _NOTHING, "no" if runs else "yes", *nothing]
+    row = {
+        "point": point.label,
+        "model": model_name(point.model),
+        "engine": f"{point.engine} {context.version.partition('+')[0]}",
+        "GPUs": f"{context.gpus}×{point.gpu}",
+        "configuration": layout(point.resolved),
+        "workload": point.workload.name,
+        "measured": "did not start",
+        "warm": "",
+        "spread": "",
+        "predicted": shown,
+        "ratio": _NOTHING,
+        "90 % interval": _NOTHING,
+        "inside": "no" if runs else "yes",
+        **{f"without its {kind}": _NOTHING for kind in kinds},
+        **{f"{name} ratio": _NOTHING for name in _TIMES},
+    }
+    if point.failure is not None:
+        return row
+    warm = point.metrics[HEADLINE]
+    row |= {"measured": _rate(point.measured), "inside": _NOTHING}
+    if any(member.cold_start_s for member in point.members):
+        row["warm"] = _rate(warm)
+    if len(point.members) > 1:
+        row["spread"] = f"{math.expm1(point.spread):.0%}"
+    if runs:
+        row["ratio"] = f"{predicted.throughput / warm:.2f}"
+        row["90 % interval"] = f"{_rate(predicted.low)} to {_rate(predicted.high)}"
+        row["inside"] = "yes" if _inside(point, predicted) else "no"
+        for kind, throughput in predicted.left_out.items():
+            row[f"without its {kind}"] = f"{throughput / warm:.2f}"
+        for name, metric in _TIMES.items():
+            if (ratio := _ratio(point, predicted, metric)) is not None:
+                row[f"{name} ratio"] = f"{ratio:.2f}"
+    return row
 
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ") if math.isfinite(value) else "∞"
 
 
-def _ratio(
-    measured: Mapping[str, float], predicted: Mapping[str, float], name: str
-) -> float | None:
-    return predicted[name] / measured[name] if predicted.get(name) and measured.get(name) else None
+def _ratio(point: MeasuredPoint, predicted: Predicted, name: str) -> float | None:
+    measured, expected = point.metrics.get(name), predicted.metrics.get(name)
+    return expected / measured if expected and measured else None
 
 
 def _inside(point: MeasuredPoint, predicted: Predicted) -> bool:
@@ -151,31 +132,18 @@ def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) ->
     both = list(zip(points, predictions, strict=True))
     ran = [(point, predicted) for point, predicted in both if point.failure is None]
     failed = [predicted for point, predicted in both if point.failure is not None]
-    kinds = dict.fromkeys(kind for predicted in predictions for kind in predicted.left_out)
+    left_out = {
+        kind: [q.left_out[kind] / p.metrics[HEADLINE] for p, q in ran if kind in q.left_out]
+        for kind in _kinds(predictions)
+    }
     return {
         "points": len(ran),
-        "throughput": _median(
-            abs(predicted.throughput / point.metrics[HEADLINE] - 1) for point, predicted in ran
-        ),
-        "left_out": {
-            kind: _median(
-                abs(q.left_out[kind] / p.metrics[HEADLINE] - 1)
-                for p, q in ran
-                if kind in q.left_out
-            )
-            for kind in kinds
-        },
+        "throughput": _error(q.throughput / p.metrics[HEADLINE] for p, q in ran),
+        "left_out": {kind: _error(ratios) for kind, ratios in left_out.items()},
         "times": {
-            name: _median(
-                abs(ratio - 1)
-                for p, q in ran
-                if (ratio := _ratio(p.metrics, q.metrics, metric)) is not None
-            )
-            for name, metric in _TIMES.items()
+            name: _error(_ratio(*pair, metric) for pair in ran) for name, metric in _TIMES.items()
         },
-        "coverage": float(np.mean([_inside(point, predicted) for point, predicted in ran]))
-        if ran
-        else None,
+        "coverage": float(np.mean([_inside(*pair) for pair in ran])) if ran else None,
         "failures": {
             "measured": len(failed),
             "predicted": sum(predicted.failure is not None for predicted in failed),
@@ -184,30 +152,24 @@ def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) ->
     }
 
 
-def _median(values: Iterable[float]) -> float | None:
-    figures = list(values)
-    return float(np.median(figures)) if figures else None
+def _error(ratios: Iterable[float | None]) -> float | None:
+    """Return the median error of the predicted over the measured values that there are."""
+    errors = [abs(ratio - 1) for ratio in ratios if ratio is not None]
+    return float(np.median(errors)) if errors else None
 
 
 def error_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the figures of `errors` in words, one sentence a line."""
     failures, invented = summary["failures"], summary["invented"]
-    lines = [
-        f"{summary['points']} points; median error of total token throughput {_percent(summary['throughput'])}"
-    ]
-    lines += [
-        f"with its {kind} left out: {_percent(error)}"
-        for kind, error in summary["left_out"].items()
-    ]
-    lines += [
-        f"median error of mean {name}: {_percent(error)}"
-        for name, error in summary["times"].items()
-    ]
-    lines.append(f"measured value inside the 90 % interval: {_percent(summary['coverage'])}")
-    told = f"{len(invented)} ({', '.join(invented)})" if invented else "none"
+    names = f"{len(invented)} ({', '.join(invented)})" if invented else "none"
+    predicted = f"{failures['predicted']} of {failures['measured']} predicted"
     return [
-        *lines,
-        f"failures to start: {failures['predicted']} of {failures['measured']} predicted; invented: {told}",
+        f"{summary['points']} points; "
+        f"median error of total token throughput {_percent(summary['throughput'])}",
+        *(f"with its {kind} left out: {_percent(e)}" for kind, e in summary["left_out"].items()),
+        *(f"median error of mean {name}: {_percent(e)}" for name, e in summary["times"].items()),
+        f"measured value inside the 90 % interval: {_percent(summary['coverage'])}",
+        f"failures to start: {predicted}; invented: {names}",
     ]
 
 
@@ -222,10 +184,12 @@ _LEAST = 4
 """Least points for a rank correlation."""
 
 _LEAST_WEIGHT = 0.25
-"""Least weight of a point with a rank; below it (mostly silent time of a cold server) it is too
-uncertain."""
+"""Least weight of a ranked point; one below it is too uncertain (mostly silent time of a cold
+server)."""
 
 Pair = tuple[MeasuredPoint, Predicted]
+Ranked = tuple[str, list[Pair]]
+"""Name of a load, and its points."""
 
 
 def rankings(
@@ -240,33 +204,33 @@ def rankings(
     # Takes a second to import, which bad input need not wait for.
     from scipy.stats import spearmanr
 
-    at_one_load: dict[tuple[Hashable, ...], list[Pair]] = {}
+    at_one_load: dict[tuple[Hashable, ...], list[Pair]] = defaultdict(list)
     for point, predicted in zip(points, predictions, strict=True):
         if point.failure is None and point.weight >= _LEAST_WEIGHT:
             load = (point.model.id, point.gpu, point.resolved.context.gpus, point.workload.name)
-            at_one_load.setdefault(load, []).append((point, predicted))
-    of_several: list[tuple[str, list[Pair]]] = []
-    of_one: list[tuple[str, list[Pair]]] = []
+            at_one_load[load].append((point, predicted))
+    of_several: list[Ranked] = []
+    of_one: list[Ranked] = []
     for pairs in at_one_load.values():
-        point, engines = pairs[0][0], list(dict.fromkeys(point.engine for point, _ in pairs))
-        name = f"{model_name(point.model)} {point.resolved.context.gpus}×{point.gpu} {point.workload.name}"
+        point = pairs[0][0]
+        node = f"{point.resolved.context.gpus}×{point.gpu}"
+        name = f"{model_name(point.model)} {node} {point.workload.name}"
+        engines = dict.fromkeys(point.engine for point, _ in pairs)
         if len(engines) > 1:
             of_several.append((name, pairs))
         for engine in engines:
-            of_one.append(
-                (f"{engine} {name}", [pair for pair in pairs if pair[0].engine == engine])
-            )
+            own = [pair for pair in pairs if pair[0].engine == engine]
+            of_one.append((f"{engine} {name}", own))
     ranked: list[dict[str, Any]] = []
-    for name, pairs in [*((f"all engines, {name}", pairs) for name, pairs in of_several), *of_one]:
+    all_engines = [(f"all engines, {name}", pairs) for name, pairs in of_several]
+    for name, pairs in all_engines + of_one:
         if len(pairs) < _LEAST:
             continue
-        figures = (
-            [point.metrics[HEADLINE] for point, _ in pairs],
-            [one.throughput for _, one in pairs],
-        )
-        # Of figures that are all alike there is no order.
-        alike = any(len(set(its)) == 1 for its in figures)
-        spearman = None if alike else float(spearmanr(*figures).statistic)
+        measured = [point.metrics[HEADLINE] for point, _ in pairs]
+        expected = [predicted.throughput for _, predicted in pairs]
+        # Equal figures have no order.
+        alike = 1 in (len(set(measured)), len(set(expected)))
+        spearman = None if alike else float(spearmanr(measured, expected).statistic)
         ranked.append({"name": name, "points": len(pairs), "spearman": spearman})
     best = [
         {

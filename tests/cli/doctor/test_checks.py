@@ -40,50 +40,29 @@ def test_every_check_says_what_it_is_about_and_who_says_so() -> None:
 
 
 def test_what_is_not_ok_says_what_to_do(tmp_path: Path) -> None:
-    amd(tmp_path, 2, mec=166)
+    amd(tmp_path, 2)
     busy(tmp_path, pid=77, gpu=1, held=40 * GIB)
-    write(tmp_path, {"proc/sys/kernel/numa_balancing": 1, "sys/kernel/iommu_groups/0/type": "DMA"})
+    write(tmp_path, {"proc/sys/kernel/numa_balancing": 1})
     findings = list(examine(host(tmp_path, open_files=4096)))
     assert all(finding.message for finding in findings)
     assert all(bool(finding.to_do) != (finding.status is Status.OK) for finding in findings)
     warned = {finding.name for finding in findings if finding.status is Status.WARNING}
-    tuning = {
-        "NUMA balancing",
-        "scratch reclaim",
-        "IOMMU",
-        "GPU idle 1",
-        "open files",
-        "shared memory",
-    }
-    assert tuning <= warned
+    assert {"NUMA balancing", "GPU idle 1", "open files", "shared memory"} <= warned
 
 
 def test_a_node_as_amd_advises_it(tmp_path: Path) -> None:
     amd(tmp_path, 8)
-    write(
-        tmp_path,
-        {"proc/sys/kernel/numa_balancing": 0, "proc/cmdline": "root=/dev/sda1 iommu=pt quiet"},
-    )
-    write(tmp_path, {"sys/kernel/iommu_groups/0/type": "identity"})
+    write(tmp_path, {"proc/sys/kernel/numa_balancing": 0})
     seen = host(tmp_path)
-    for name in ("GPUs", "GPU idle", "AMD devices", "NUMA balancing", "scratch reclaim", "IOMMU"):
+    for name in ("GPUs", "GPU idle", "AMD devices", "NUMA balancing"):
         assert status(seen, name) == ["ok"], name
     assert "8 x AMD Instinct MI300X OAM, 206 GB" in found(seen, "GPUs")[0].message
-
-
-def test_old_microcode_is_fine_with_the_variable(tmp_path: Path) -> None:
-    amd(tmp_path, 8, mec=166)
-    assert status(host(tmp_path), "scratch reclaim") == ["warning"]
-    assert "166" in found(host(tmp_path), "scratch reclaim")[0].message
-    assert status(
-        host(tmp_path, environment={"HSA_NO_SCRATCH_RECLAIM": "1"}), "scratch reclaim"
-    ) == ["ok"]
 
 
 def test_what_concerns_amd_is_not_asked_of_others(tmp_path: Path) -> None:
     nvidia(tmp_path, 8)
     write(tmp_path, {"proc/sys/kernel/numa_balancing": 1})
-    for name in ("NUMA balancing", "scratch reclaim", "IOMMU", "AMD devices"):
+    for name in ("NUMA balancing", "AMD devices"):
         assert status(host(tmp_path), name) == []
     assert "driver 570.86.15" in found(host(tmp_path), "GPUs")[0].message
 
