@@ -1,32 +1,123 @@
-"""The size of `autotune/` and the files that know each mode, against ceilings that only go down.
+"""The rooms of `autotune/`: their size, the imports between them, and the files that know each mode.
 
-    python scripts/house.py
+    python scripts/house.py             print the figures; exit status 1 where one is above its ceiling
+    python scripts/house.py --picture   draw the rooms and the imports between them: docs/house.svg
 
-A mode is a feature that several files have to know. Ceilings stand in `pyproject.toml`, under
-`[tool.autotune.house]`. Prints every figure, and ends with exit status 1 where one is above its
-ceiling.
+A room is a module or a package directly under `autotune/`. A mode is a feature that several files
+have to know; a file knows it that defines, imports or reads one of its names (`MODES`). Ceilings
+stand in `pyproject.toml`, under `[tool.autotune.house]`, and only go down.
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
 import io
-import re
 import sys
 import tokenize
 import tomllib
 from collections.abc import Iterator, Mapping
+from html import escape
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-MODES = {
-    "accuracy": r"accuracy",
-    "ladder": r"ladder",
-    "load_search": r"find_load",
-    "pareto": r"pareto",
-    "price": r"price",
-    "backends": r"\b(?:spec|options)\.on\b",
+PICTURE = ROOT / "docs" / "house.svg"
+FOLDERS = ("autotune", "tests", "scripts", "benchmarks", "examples")
+LONG = 100
+"""Characters of a line, beyond which it counts as long."""
+
+MODES: dict[str, tuple[str, ...]] = {
+    "accuracy": (
+        "accuracy",
+        "Accuracy",
+        "ACCURACY",
+        "AccuracyComparison",
+        "Gate",
+        "NoAnswers",
+        "answers_checked",
+        "answers_right",
+        "wants_answers",
+    ),
+    "ladder": (
+        "USUAL_RUNGS",
+        "ladder",
+        "rung",
+        "rung_of",
+        "rungs",
+        "rungs_of",
+    ),
+    "load search": (
+        "CAPACITY",
+        "CURVE",
+        "FoundCapacity",
+        "LoadSearch",
+        "find_load",
+        "without_capacity",
+    ),
+    "pareto": (
+        "FrontPoint",
+        "front",
+        "pareto",
+        "second_value",
+        "suggest_front",
+    ),
+    "price": (
+        "COSTS",
+        "Rent",
+        "gpu_hour_price",
+        "price",
+        "rent",
+    ),
+    "promises": (
+        "Promised",
+        "PromisedValue",
+        "give_up",
+        "gives_up",
+        "promised",
+        "promises",
+        "promises_kept",
+        "promises_of",
+        "trade_off",
+    ),
+    "random weights": (
+        "SCREEN",
+        "Made",
+        "Screen",
+        "by_fidelity",
+        "cheap",
+        "may_screen",
+        "node_hours_by_fidelity",
+        "random_weights",
+        "random_weights_spread",
+        "ranking",
+        "screen",
+        "screen_of",
+        "screened",
+        "with_random_weights",
+    ),
+    "several servers": (
+        "Replica",
+        "Replicas",
+        "joined_replicas",
+        "launch_replicas",
+        "numbers_of",
+        "port_of_gpus",
+        "replicas",
+        "replicas_of",
+        "servers",
+    ),
+    "unseen prompts": (
+        "PROMPTS",
+        "SEEDS_OF_FINALS",
+        "SENT",
+        "apart",
+        "divided",
+        "final_workload",
+        "finals_apart",
+    ),
 }
-"""The pattern of the source line by which a file knows a mode."""
+"""The names of each mode: definitions, imports, attributes, parameters and keywords."""
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.DEDENT,
@@ -36,7 +127,20 @@ _NO_CODE = {
     tokenize.NEWLINE,
     tokenize.NL,
 }
-FOLDERS = ("autotune", "tests", "scripts", "benchmarks", "examples")
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names that a module defines, imports, reads or passes."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.alias(name=name):
+                found.add(name)
+            case ast.keyword(arg=str(name)):
+                found.add(name)
+    return found
 
 
 def known_in(sources: Mapping[str, str]) -> dict[str, list[str]]:
@@ -45,9 +149,10 @@ def known_in(sources: Mapping[str, str]) -> dict[str, list[str]]:
     Args:
         sources: the text of each file, by its path.
     """
+    names = {path: names_in(text) for path, text in sources.items()}
     return {
-        mode: [path for path, text in sources.items() if re.search(MODES[mode], text)]
-        for mode in MODES
+        mode: [path for path, known in names.items() if known.intersection(of_mode)]
+        for mode, of_mode in MODES.items()
     }
 
 
@@ -74,18 +179,152 @@ def _is_a_docstring(statement: list[tokenize.TokenInfo]) -> bool:
     return all(token.type == tokenize.STRING for token in statement)
 
 
-def measure(sources: Mapping[str, str], longest_anywhere: int) -> dict[str, int]:
-    """Count what has a ceiling: tokens of the package, files of each mode, lines of the longest
-    file."""
-    known = {mode: len(paths) for mode, paths in known_in(sources).items()}
+def room_of(path: str) -> str:
+    """Return the room of a file: ``load`` for ``autotune/load/client/stream.py``."""
+    return path.split("/")[1].removesuffix(".py")
+
+
+def arrows_of(sources: Mapping[str, str]) -> dict[tuple[str, str], int]:
+    """Count the names that each room imports from each other one: ``{("run", "tuner"): 12, …}``."""
+    arrows: dict[tuple[str, str], int] = {}
+    rooms = {room_of(path) for path in sources}
+    for path, text in sources.items():
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.ImportFrom) or node.level:
+                # A relative import stays in its folder.
+                continue
+            root, *below = (node.module or "").split(".")
+            for alias in node.names if root == "autotune" else ():
+                target = (below or [alias.name])[0]
+                if target in rooms and target != room_of(path):
+                    pair = (room_of(path), target)
+                    arrows[pair] = arrows.get(pair, 0) + 1
+    return arrows
+
+
+def floors_of(rooms: list[str], arrows: Mapping[tuple[str, str], int]) -> list[list[str]]:
+    """Sort rooms into floors, from the top: each imports only from floors below its own.
+
+    Raises:
+        ValueError: rooms import from each other in a circle.
+    """
+    floors: list[list[str]] = []
+    left = list(rooms)
+    while left:
+        on_top = [room for room in left if not any((other, room) in arrows for other in left)]
+        if not on_top:
+            raise ValueError(f"a circle of imports among the rooms {', '.join(left)}")
+        floors.append(on_top)
+        left = [room for room in left if room not in on_top]
+    return floors
+
+
+def purpose_of(sources: Mapping[str, str], room: str) -> str:
+    """Return the first sentence of a room's docstring."""
+    folder = f"autotune/{room}"
+    text = sources.get(f"{folder}/__init__.py") or sources[f"{folder}.py"]
+    return " ".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split())
+
+
+def picture_of(sources: Mapping[str, str]) -> str:
+    """Draw rooms, floor above floor, and an arrow for each pair of which one imports from the
+    other: SVG."""
+    arrows = arrows_of(sources)
+    rooms = sorted({room_of(path) for path in sources} - {"__init__", "__main__"})
+    arrows = {pair: count for pair, count in arrows.items() if set(pair) <= set(rooms)}
+    floors = floors_of(rooms, arrows)
+    width, height, gap = 820, 48, 34
+    places: dict[str, tuple[float, float, float]] = {}
+    for floor, on_it in enumerate(floors):
+        own = (width - 240 - 20 * (len(on_it) - 1)) / len(on_it)
+        for place, room in enumerate(on_it):
+            places[room] = (120 + place * (own + 20), 20 + floor * (height + gap), own)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} '
+        f'{len(floors) * (height + gap) + 10}" font-family="sans-serif">',
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#68788c"/></marker></defs>',
+        f'<rect width="{width}" height="{len(floors) * (height + gap) + 10}" fill="#ffffff"/>',
+    ]
+    level = {room: floor for floor, on_it in enumerate(floors) for room in on_it}
+    for number, (source, target) in enumerate(sorted(arrows)):
+        (x, y, own), (to_x, to_y, to_own) = places[source], places[target]
+        depth = level[target] - level[source]
+        if depth == 1:
+            left, right = max(x, to_x), min(x + own, to_x + to_own)
+            middle = (left + right) / 2
+            path = f"M{middle:.0f},{y + height} L{middle:.0f},{to_y - 2}"
+        else:
+            # Longer arrows pass beside the rooms, on both sides in turn.
+            out = 14 * depth
+            if number % 2:
+                path = (
+                    f"M{x + own:.0f},{y + 16} C{width - 116 + out},{y + 16} "
+                    f"{width - 116 + out},{to_y + 30} {to_x + to_own + 2:.0f},{to_y + 30}"
+                )
+            else:
+                path = (
+                    f"M{x:.0f},{y + 16} C{116 - out},{y + 16} {116 - out},{to_y + 30} "
+                    f"{to_x - 2:.0f},{to_y + 30}"
+                )
+        parts.append(
+            f'<path d="{path}" fill="none" stroke="#68788c" stroke-width="1.1" opacity="0.75" '
+            f'marker-end="url(#head)"><title>{source} imports from {target}</title></path>'
+        )
+    for room, (x, y, own) in places.items():
+        purpose = purpose_of(sources, room).removesuffix(".")
+        words, limit = purpose.split(), int(own / 6.4)
+        lines = [""]
+        for word in words:
+            if len(lines[-1]) + len(word) > limit:
+                lines.append("")
+            lines[-1] = f"{lines[-1]} {word}".strip()
+        parts.append(
+            f'<rect x="{x:.0f}" y="{y}" width="{own:.0f}" height="{height}" rx="6" '
+            'fill="#eef3f9" stroke="#38557a"/>'
+            f'<text x="{x + own / 2:.0f}" y="{y + 15}" text-anchor="middle" font-size="13" '
+            f'font-weight="bold" fill="#16283f">{escape(room)}</text>'
+        )
+        for number, line in enumerate(lines[:2]):
+            more = "…" if number == 1 and len(lines) > 2 else ""
+            parts.append(
+                f'<text x="{x + own / 2:.0f}" y="{y + 29 + 12 * number}" text-anchor="middle" '
+                f'font-size="10.5" fill="#33475f">{escape(line)}{more}</text>'
+            )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def measure(sources: Mapping[str, str]) -> dict[str, Any]:
+    """Count everything that has a ceiling.
+
+    Args:
+        sources: the text of each Python file of the repository, by its path.
+
+    Returns:
+        ``tokens`` and ``modes``, each a mapping; ``long_lines_percent`` of `autotune/`; the lines
+        of the longest file anywhere.
+    """
+    package = {path: text for path, text in sources.items() if path.startswith("autotune/")}
+    tokens = {"tests": 0, "autotune": 0}
+    for path, text in sources.items():
+        if path.startswith("tests/"):
+            tokens["tests"] += tokens_of(text)
+    for path, text in package.items():
+        size = tokens_of(text)
+        tokens["autotune"] += size
+        if not room_of(path).startswith("__"):
+            tokens[room_of(path)] = tokens.get(room_of(path), 0) + size
+    lines = [line for text in package.values() for line in text.splitlines()]
+    long = sum(len(line) > LONG for line in lines)
     return {
-        "tokens": sum(map(tokens_of, sources.values())),
-        **known,
-        "lines_of_a_file": longest_anywhere,
+        "tokens": tokens,
+        "modes": {mode: len(paths) for mode, paths in known_in(package).items()},
+        "long_lines_percent": round(100 * long / max(1, len(lines)), 2),
+        "lines_of_a_file": max(text.count("\n") for text in sources.values()),
     }
 
 
-def above(figures: Mapping[str, int], ceilings: Mapping[str, int]) -> list[str]:
+def above(figures: Mapping[str, Any], ceilings: Mapping[str, Any], where: str = "") -> list[str]:
     """Say which figure is above its ceiling; a figure without a ceiling, and a ceiling without a
     figure, are errors.
 
@@ -94,36 +333,52 @@ def above(figures: Mapping[str, int], ceilings: Mapping[str, int]) -> list[str]:
     """
     if figures.keys() != ceilings.keys():
         raise ValueError(
-            f"[tool.autotune.house] has {sorted(ceilings)}, and {sorted(figures)} are measured"
+            f"[tool.autotune.house{where}] has {sorted(ceilings)}, and {sorted(figures)} are measured"
         )
-    return [
-        f"{name}: {figures[name]} > {ceilings[name]}"
-        for name in figures
-        if figures[name] > ceilings[name]
-    ]
+    found: list[str] = []
+    for name, figure in figures.items():
+        if isinstance(figure, Mapping):
+            found += above(figure, ceilings[name], f"{where}.{name}")
+        elif figure > ceilings[name]:
+            found.append(f"{where}.{name}: {figure} > {ceilings[name]}".lstrip("."))
+    return found
 
 
-def main() -> int:
-    """Print all figures; return the exit status."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        ceilings: dict[str, int] = tomllib.load(file)["tool"]["autotune"]["house"]
-    read = {
+def read_sources() -> dict[str, str]:
+    """Read every Python file of the repository."""
+    return {
         str(path.relative_to(ROOT)): path.read_text()
         for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
-    longest = max(read, key=lambda path: read[path].count("\n"))
-    sources = {path: text for path, text in read.items() if path.startswith("autotune/")}
-    figures = measure(sources, read[longest].count("\n"))
-    for mode, paths in known_in(sources).items():
-        print(f"{mode} ({MODES[mode]}): {figures[mode]} of at most {ceilings.get(mode)} files")
+
+
+def main() -> int:
+    """Print all figures, or draw the picture; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--picture", action="store_true", help=f"write {PICTURE.relative_to(ROOT)}")
+    sources = read_sources()
+    package = {path: text for path, text in sources.items() if path.startswith("autotune/")}
+    if parser.parse_args().picture:
+        PICTURE.write_text(picture_of(package))
+        return 0
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        ceilings: dict[str, Any] = tomllib.load(file)["tool"]["autotune"]["house"]
+    figures = measure(sources)
+    for mode, paths in known_in(package).items():
+        print(f"{mode}: {len(paths)} of at most {ceilings['modes'].get(mode)} files")
         print("".join(f"  {path}\n" for path in paths), end="")
-    print(
-        f"autotune/: {figures['tokens']} of at most {ceilings.get('tokens')} tokens of code, in {len(sources)} files"
-    )
-    print(
-        f"longest file: {longest}, {figures['lines_of_a_file']} of at most {ceilings.get('lines_of_a_file')} lines"
-    )
+    arrows = arrows_of(package)
+    rooms = sorted({room for pair in arrows for room in pair})
+    floors = floors_of(rooms, arrows)
+    print(f"{len(rooms)} rooms on {len(floors)} floors, {len(arrows)} arrows, none of them up:")
+    for floor in floors:
+        below = {target for source, target in arrows if source in floor}
+        print(f"  {', '.join(floor)} -> {', '.join(sorted(below)) or '-'}")
+    for room, tokens in figures["tokens"].items():
+        print(f"{room}: {tokens:,} of at most {ceilings['tokens'].get(room, 0):,} tokens of code")
+    print(f"lines over {LONG} characters: {figures['long_lines_percent']} % of autotune/")
+    print(f"longest file: {figures['lines_of_a_file']} lines")
     found = above(figures, ceilings)
     for line in found:
         print(f"above its ceiling (pyproject.toml, [tool.autotune.house]): {line}", file=sys.stderr)
