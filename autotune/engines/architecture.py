@@ -24,12 +24,10 @@ class Indexer(Entry):
     heads: int
     head_dim: int
     top_k: int
-    bytes_per_token_layer: int = Field(
-        description="its fp8 key cache with scales, bytes per token and layer"
-    )
-    layers: int | None = Field(
-        default=None, description="with an indexer of their own; None: all (GLM-5.2 shares)"
-    )
+    bytes_per_token_layer: int
+    """Bytes per token and layer of its fp8 key cache, scales included."""
+    layers: int | None = None
+    """Layers with an indexer of their own; None: all (GLM-5.2 shares)."""
 
 
 MatrixType = Literal["bf16", "fp8", "fp4"]
@@ -43,83 +41,63 @@ class Architecture(Entry):
     hidden_size: int = Field(gt=0)
     vocab_size: int = Field(gt=0)
     heads: int = Field(gt=0)
-    kv_heads: int = Field(
-        gt=0, description="grouped-query heads; for latent attention equal to `heads`"
-    )
-    head_dim: int = Field(gt=0, description="of the query; for latent attention nope + rope")
-    intermediate_size: int = Field(description="width of a dense feed-forward layer")
-    dense_layers: int = Field(
-        default=0, ge=0, description="layers without experts, of a model that has experts"
-    )
-    experts: int = Field(default=0, ge=0, description="routed experts per layer; 0 = a dense model")
+    kv_heads: int = Field(gt=0)
+    """Grouped-query heads; for latent attention equal to `heads`."""
+    head_dim: int = Field(gt=0)
+    """Width of a query's head; for latent attention nope + rope."""
+    intermediate_size: int
+    """Width of a dense feed-forward layer."""
+    dense_layers: int = Field(default=0, ge=0)
+    """Layers without experts, of a model that has experts."""
+    experts: int = Field(default=0, ge=0)
+    """Routed experts per layer; 0 = a dense model."""
     experts_per_token: int = 0
     shared_experts: int = 0
     expert_intermediate_size: int = 0
-    shared_intermediate_size: int = Field(
-        default=0,
-        description="width of the shared experts together; 0 = `shared_experts` of the routed ones' width",
-    )
-    feed_forward_matrices: int = Field(
-        default=3, description="of one feed-forward part: 3 gated, 2 plain"
-    )
+    shared_intermediate_size: int = 0
+    """Width of the shared experts together; 0 = `shared_experts` of the routed ones' width."""
+    feed_forward_matrices: int = 3
+    """Matrices of one feed-forward part: 3 gated, 2 plain."""
     q_lora_rank: int = 0
-    kv_lora_rank: int = Field(
-        default=0, description="latent attention's cached width; 0 = ordinary attention"
-    )
+    kv_lora_rank: int = 0
+    """Latent attention's cached width; 0 = ordinary attention."""
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
     indexer: Indexer | None = None
-    sliding_window: int = Field(default=0, description="tokens that `sliding_layers` attend to")
-    sliding_layers: int = Field(
-        default=0, description="layers that attend to the last `sliding_window` tokens only"
-    )
-    linear_layers: int = Field(
-        default=0, description="layers with linear attention: a state, no KV cache"
-    )
+    sliding_window: int = 0
+    """Tokens that `sliding_layers` attend to."""
+    sliding_layers: int = 0
+    """Layers that attend to the last `sliding_window` tokens only."""
+    linear_layers: int = 0
+    """Layers with linear attention: a state, no KV cache."""
     linear_key_heads: int = 0
     linear_value_heads: int = 0
     linear_head_dim: int = 0
-    gated_attention: bool = Field(
-        default=False, description="a gate as wide as the query on attention's output"
-    )
-    mtp_layers: int = Field(
-        default=0, description="multi-token-prediction layers in the checkpoint"
-    )
+    gated_attention: bool = False
+    """A gate as wide as the query on attention's output."""
+    mtp_layers: int = 0
+    """Multi-token-prediction layers in the checkpoint."""
     context_limit: int
-    tied_embeddings: bool = Field(default=False, description="the output head is the embedding")
-    weight_bytes: float = Field(
-        default=2.0,
-        gt=0,
-        description="bytes per weight of the large matrices (experts; else feed-forward), scales too",
-    )
-    attention_weight_bytes: float | None = Field(
-        default=None, gt=0, description="None: as `weight_bytes`"
-    )
-    dense_weight_bytes: float | None = Field(
-        default=None,
-        gt=0,
-        description="of shared experts and layers without experts; None: as `weight_bytes`",
-    )
-    mtp_weight_bytes: float | None = Field(
-        default=None, gt=0, description="None: as `weight_bytes`"
-    )
-    weight_block: int = Field(
-        default=0, description="rows of one quantisation block; shards must be multiples of it"
-    )
-    matrices_in: MatrixType | None = Field(
-        default=None,
-        description="type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16",
-    )
+    tied_embeddings: bool = False
+    """The output head is the embedding."""
+    weight_bytes: float = Field(default=2.0, gt=0)
+    """Bytes per weight of the large matrices (experts; else feed-forward), scales too."""
+    attention_weight_bytes: float | None = Field(default=None, gt=0)
+    """Bytes per weight of the attention; None: as `weight_bytes`."""
+    dense_weight_bytes: float | None = Field(default=None, gt=0)
+    """Bytes per weight of shared experts and layers without experts; None: as `weight_bytes`."""
+    mtp_weight_bytes: float | None = Field(default=None, gt=0)
+    """Bytes per weight of the prediction layers; None: as `weight_bytes`."""
+    weight_block: int = 0
+    """Rows of one quantisation block; shards must be multiples of it."""
+    matrices_in: MatrixType | None = None
+    """Type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16."""
 
-    extra_gb: float = Field(
-        default=0.0,
-        description="10^9 bytes of each GPU beside the weights; below 0: that part of them lies elsewhere",
-    )
-    quant_method: str | None = Field(
-        default=None,
-        description="of the checkpoint, as its config.json says; None: plain, or not known",
-    )
+    extra_gb: float = 0.0
+    """GB (10^9 bytes) of each GPU beside the weights; below 0: that part of them lies elsewhere."""
+    quant_method: str | None = None
+    """Quantisation of the checkpoint, as its config.json says; None: plain, or not known."""
 
     @model_validator(mode="after")
     def _layers_add_up(self) -> Architecture:

@@ -28,10 +28,9 @@ class Acceptance(Entry):
     rate."""
 
     rates: list[Annotated[float, Field(gt=0, le=1)]] = Field(
-        default=[round(0.8 * 0.9**position, 3) for position in range(8)],
-        min_length=1,
-        description="by position, given that the ones before were kept; positions beyond have the last rate",
+        default=[round(0.8 * 0.9**position, 3) for position in range(8)], min_length=1
     )
+    """Rates by position, given that the ones before were kept; positions beyond have the last one."""
     source: str = "assumed: no figure of this model is published; of others 0.79 to 0.93 of the first tokens are kept"
 
     def length(self, drafted: int, share: float = 1.0) -> float:
@@ -47,12 +46,13 @@ class Acceptance(Entry):
 class ModelCard(Entry):
     """Content of ``search_spaces/models/<name>.yaml``."""
 
-    id: str = Field(description="the Hugging Face id")
+    id: str
+    """The Hugging Face id."""
     aliases: list[str] = []
-    family: str = Field(description="e.g. deepseek_v3; rules refer to it")
-    architectures: list[str] = Field(
-        default=[], description="the classes that its config.json names"
-    )
+    family: str
+    """Name that rules refer to, e.g. ``deepseek_v3``."""
+    architectures: list[str] = []
+    """The classes that its config.json names."""
     architecture: Architecture
     acceptance: Acceptance = Acceptance()
     engines: dict[str, EngineExtras] = {}
@@ -99,32 +99,29 @@ class HardwareCard(Entry):
     name: str
     aliases: list[str] = []
     vendor: Literal["nvidia", "amd", "cpu"]
-    generation: str = Field(description="hopper, blackwell, cdna3 …")
-    gpus: int = Field(gt=0, description="GPUs per node; a machine without one counts as one device")
-    memory_gb: float = Field(gt=0, description="per GPU, 10^9 bytes, as the data sheet gives it")
-    driver_memory_gb: float | None = Field(
-        default=None,
-        gt=0,
-        description="per GPU, 10^9 bytes, as an engine reads it; None: as `memory_gb`",
-    )
-    bandwidth_tb_s: float = Field(gt=0, description="memory bandwidth per GPU, TB/s")
-    bf16_tflops: float = Field(gt=0, description="dense")
-    fp8_tflops: float = Field(
-        gt=0, description="dense; a GPU without fp8 multiplies in bf16: the same figure"
-    )
-    fp4_tflops: float | None = Field(
-        default=None, gt=0, description="dense; None: fp4 weights are multiplied in bf16"
-    )
-    link_gb_s: float = Field(
-        gt=0, description="GPU-to-GPU bandwidth per GPU, both directions, GB/s"
-    )
-    achieved_bandwidth: float = Field(
-        gt=0, le=1, description="share of the peak that decode kernels reach"
-    )
-    achieved_flops: float | dict[MatrixType, float] = Field(
-        description="share of the peak that large matrix products reach, for all types or by type; one that is "
-        "not given is as bf16"
-    )
+    generation: str
+    """``hopper``, ``blackwell``, ``cdna3`` …"""
+    gpus: int = Field(gt=0)
+    """GPUs per node; a machine without one counts as one device."""
+    memory_gb: float = Field(gt=0)
+    """10^9 bytes per GPU, as the data sheet gives it."""
+    driver_memory_gb: float | None = Field(default=None, gt=0)
+    """10^9 bytes per GPU, as an engine reads it; None: as `memory_gb`."""
+    bandwidth_tb_s: float = Field(gt=0)
+    """Memory bandwidth per GPU, TB/s."""
+    bf16_tflops: float = Field(gt=0)
+    """Dense peak per GPU."""
+    fp8_tflops: float = Field(gt=0)
+    """Dense peak; a GPU without fp8 multiplies in bf16: the same figure."""
+    fp4_tflops: float | None = Field(default=None, gt=0)
+    """Dense peak; None: fp4 weights are multiplied in bf16."""
+    link_gb_s: float = Field(gt=0)
+    """GPU-to-GPU bandwidth per GPU, both directions, GB/s."""
+    achieved_bandwidth: float = Field(gt=0, le=1)
+    """Share of the peak that decode kernels reach."""
+    achieved_flops: float | dict[MatrixType, float]
+    """Share of the peak that large matrix products reach, for all types or by type; one that is not
+    given is as bf16."""
     source: str
 
     @model_validator(mode="after")

@@ -15,10 +15,9 @@ from typing import Any
 
 from .cards import HardwareCard, ModelCard
 from .command import Configuration, Scalar
-from .entry import in_range
 from .expression import Namespace, evaluate, fill_value
 from .failure import Failure
-from .schema import Case, Effect, EngineCard, Knob, Rule, Values
+from .schema import Effect, EngineCard, Knob, Rule, Values
 
 RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
 """Knobs whose product is the number of GPUs of a configuration."""
@@ -64,7 +63,7 @@ def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
     if not isinstance(knob.default, list):
         return knob.default
     return next(
-        (fill_value(case.value, scope) for case in knob.default if _holds(case, scope, version)),
+        (fill_value(case.value, scope) for case in knob.default if case.holds(scope, version)),
         None,
     )
 
@@ -75,13 +74,9 @@ def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[S
     for entry in knob.search if knob.exists_in(version) else ():
         if not isinstance(entry, Values):
             plain.append(entry)
-        elif _holds(entry, scope, version):
+        elif entry.holds(scope, version):
             return tuple(entry.values)
     return tuple(plain) if plain else (default_of(knob, scope, version),)
-
-
-def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
-    return in_range(version, case.versions) and bool(evaluate(case.when, scope))
 
 
 def gpus_of(configuration: Configuration, most: int) -> int:
@@ -123,11 +118,12 @@ class Normaliser:
         self.conditional = [
             (name, knob) for name, knob in card.knobs.items() if knob.active != "True"
         ]
-        self.effects = [effect for effect in card.effects if in_range(version, effect.versions)]
-        told = [
-            rule for rule in card.rules if rule.module is None or rule.module in context.lacking
+        self.effects = [effect for effect in card.effects if effect.is_for(version)]
+        self.rules = [
+            rule
+            for rule in card.rules
+            if rule.is_for(version) and (rule.module is None or rule.module in context.lacking)
         ]
-        self.rules = [rule for rule in told if in_range(version, rule.versions)]
         self._rounds = len(self.effects) + len(self.conditional) + 1
 
     def apply(self, scope: dict[str, Any]) -> list[Effect]:

@@ -14,35 +14,36 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import yaml
 from packaging.version import InvalidVersion, Version
 
 from autotune.base.errors import BadInput, MalformedFile, RefusedCommand
 
+from .cards import EngineExtras, ModelCard
 from .command import Command, Configuration, Scalar
 from .context import Context, default_of, servers_of
-from .entry import in_range, spaces_root
+from .entry import spaces_root
 from .expression import Namespace, evaluate, fill, fill_value, names, template_names
-from .schema import Addition, EngineCard, ForcedAcceptance, Option, RandomWeights
+from .schema import (
+    Addition,
+    Conditional,
+    EngineCard,
+    ForcedAcceptance,
+    Option,
+    RandomWeights,
+    name_of,
+)
 
+_Condition = TypeVar("_Condition", bound=Conditional)
 RULE = "not in this version's --help"
-_SUFFIXES = {
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "K": 2**10,
-    "M": 2**20,
-    "G": 2**30,
-    "T": 2**40,
-}
 _UNRECOGNIZED = "unrecognized arguments: "
-_FILE_OPTION = "--config"  # Names the YAML file of options that vLLM and SGLang read: its keys stand for long options
+_FILE_OPTION = "--config"
+"""Option that names the YAML file of options of vLLM and SGLang: its keys stand for long options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +81,15 @@ class OptionTable:
     @property
     def flags(self) -> frozenset[str]:
         """Return every spelling, with the ``--no-`` ones of boolean options."""
-        boolean = (
-            f
-            for o in self.options
-            if o.action == "boolean_optional"
-            for f in o.flags
-            if f.startswith("--")
-        )
-        return frozenset(
-            [*(f for o in self.options for f in o.flags), *(f"--no-{f[2:]}" for f in boolean)]
-        )
+        flags = {flag for option in self.options for flag in option.flags}
+        negated = {
+            f"--no-{flag[2:]}"
+            for option in self.options
+            if option.action == "boolean_optional"
+            for flag in option.flags
+            if flag.startswith("--")
+        }
+        return frozenset(flags | negated)
 
     def meant(self, unknown: Sequence[str]) -> str:
         """Return a question with options similar to unknown ones; empty if none is similar."""
@@ -129,11 +129,17 @@ def read_table(path: Path) -> OptionTable:
     )
 
 
+def flag_of(word: str) -> str:
+    """Return the option in a word of a command line, without a value behind ``=``."""
+    return word.partition("=")[0]
+
+
 def human_int(text: str) -> int:
     """Read ``64k`` as 64000, ``64K`` as 65536 and ``auto`` as -1."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
     if match:
-        return int(float(match[1]) * _SUFFIXES[match[2]])
+        base = 1000 if match[2].islower() else 1024
+        return int(float(match[1]) * base ** ("kmgt".index(match[2].lower()) + 1))
     return -1 if text.strip().lower() == "auto" else int(text)
 
 
@@ -166,7 +172,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 class _Retired(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_args: Any) -> None:
         parser.error(
-            f"unrecognized arguments: {self.option_strings[0]} (no longer supported by this version)"
+            f"{_UNRECOGNIZED}{self.option_strings[0]} (no longer supported by this version)"
         )
 
 
@@ -197,12 +203,8 @@ class OptionParser(argparse.ArgumentParser):
             self.add_argument(*option.flags, **keywords)
 
     def error(self, message: str) -> NoReturn:
-        unknown = (
-            message.removeprefix(_UNRECOGNIZED).split() if message.startswith(_UNRECOGNIZED) else []
-        )
-        hint = self._table.meant(
-            [word.partition("=")[0] for word in unknown if word.startswith("-")]
-        )
+        unknown = message.partition(_UNRECOGNIZED)[2].split()
+        hint = self._table.meant([flag_of(word) for word in unknown if word.startswith("-")])
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
     def parse(self, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -214,9 +216,7 @@ class OptionParser(argparse.ArgumentParser):
         if not self._table.borrowed:
             return vars(self.parse_args(list(arguments))), ()
         given, unknown = self.parse_known_args(list(arguments))
-        return vars(given), tuple(
-            word.partition("=")[0] for word in unknown if word.startswith("--")
-        )
+        return vars(given), tuple(flag_of(word) for word in unknown if word.startswith("--"))
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return every option by every name, with defaults for missing ones."""
@@ -225,12 +225,6 @@ class OptionParser(argparse.ArgumentParser):
             if option.dest in given:
                 values.update(dict.fromkeys(option.names, given[option.dest]))
         return values
-
-
-@lru_cache(maxsize=32)
-def parser_of(table: OptionTable, positional: bool, abbreviations: bool) -> OptionParser:
-    """Make the parser of a table, once: it takes longer than parsing a hundred commands."""
-    return OptionParser(table, positional=positional, abbreviations=abbreviations)
 
 
 def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:
@@ -244,9 +238,7 @@ def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> 
     Raises `BadInput` when the file cannot be read or is no mapping.
     """
     words = list(arguments)
-    index = next(
-        (i for i, word in enumerate(words) if word.partition("=")[0] == _FILE_OPTION), None
-    )
+    index = next((i for i, word in enumerate(words) if flag_of(word) == _FILE_OPTION), None)
     if index is None:
         return words
     _, equals, name = words[index].partition("=")
@@ -292,15 +284,14 @@ class ParsedCommand:
         unknown: options that a borrowed table lacks, and that are passed on.
     """
 
-    engine: str
     version: str
     model: str
     args: Mapping[str, Any]
     given: frozenset[str]
     env: Mapping[str, str]
-    config: Mapping[str, Any] = field(default_factory=dict)
-    servers: int = 1
-    unknown: tuple[str, ...] = ()
+    config: Mapping[str, Any]
+    servers: int
+    unknown: tuple[str, ...]
 
 
 class Engine:
@@ -324,18 +315,22 @@ class Engine:
         self.card = card
         self.program: tuple[str, ...] = tuple(card.program)
         self._roots = (*roots, spaces_root())
-        self._installed: OptionTable | None = None
-        self._parser = lru_cache(maxsize=None)(
-            lambda version: parser_of(
-                self.table(version), card.model_flag is None, self.abbreviations
-            )
+        self._installed: Mapping[str, OptionTable] = {}
+        # Made once: that takes longer than parsing a hundred commands.
+        self._parser = lru_cache(maxsize=None)(self._make_parser)
+
+    def _make_parser(self, version: str) -> OptionParser:
+        positional = self.card.model_flag is None
+        return OptionParser(
+            self.table(version), positional=positional, abbreviations=self.abbreviations
         )
 
     def installed(self, program: Sequence[str], table: OptionTable) -> Engine:
         """Copy the engine with one installation's program and options, and its version added to the
         card's."""
         here = type(self)(self.card, self._roots)
-        here.program, here._installed = tuple(program), table
+        here.program = tuple(program)
+        here._installed = {table.version: table}
         return here
 
     @property
@@ -345,20 +340,19 @@ class Engine:
     def version(self, text: str | None = None) -> str:
         """Resolve a text to a known version or its own number; None: the newest. Raises `BadInput`
         for no version."""
-        if self._installed is not None and text in (None, self._installed.version):
-            return self._installed.version
         if text is None:
-            return self.card.newest
+            return next(iter(self._installed), self.card.newest)
+        if text in self._installed:
+            return text
         known = self.known_version(text)
         try:
             return known or str(Version(text.strip()))
         except InvalidVersion as error:
             listed = ", ".join(self.card.versions)
-            message = (
-                f"unknown {self.name} version {text!r}. Known: {listed}; a prefix is enough, and another "
-                "number borrows the options of the nearest"
-            )
-            raise BadInput(message) from error
+            raise BadInput(
+                f"unknown {self.name} version {text!r}. Known: {listed}; a prefix is enough, and "
+                "another number borrows the options of the nearest"
+            ) from error
 
     def known_version(self, text: str) -> str | None:
         """Find a known version by a text; None for no match.
@@ -382,23 +376,26 @@ class Engine:
     def borrowing(self, version: str, words: Sequence[str] = ()) -> str | None:
         """Warn that a version uses another version's options, and name options missing in all
         tables; None if not."""
-        if version in self.card.versions or (
-            self._installed is not None and version == self._installed.version
-        ):
+        if version in self.card.versions or version in self._installed:
             return None
-        near, table = self.by_distance(version)[0], self.table(version)
-        told = f"{self.card.title} {version}'s flags are not bundled; using those of {near}"
-        given = [word.partition("=")[0] for word in words if word.startswith("--")]
-        spelled = [(flag, flag.replace("_", "-") if self.hyphens else flag) for flag in given]
+        near = self.by_distance(version)[0]
+        table = self.table(version)
+        warning = f"{self.card.title} {version}'s flags are not bundled; using those of {near}"
         takes = str.startswith if self.abbreviations else str.__eq__
         unknown = [
-            flag for flag, name in spelled if not any(takes(known, name) for known in table.flags)
+            flag
+            for flag in map(flag_of, words)
+            if flag.startswith("--")
+            and not any(takes(known, self.spelled(flag)) for known in table.flags)
         ]
-        return (
-            f"{told}; they lack {', '.join(unknown)}, passed on unchecked{table.meant(unknown)}"
-            if unknown
-            else told
-        )
+        if not unknown:
+            return warning
+        listed = ", ".join(unknown)
+        return f"{warning}; they lack {listed}, passed on unchecked{table.meant(unknown)}"
+
+    def spelled(self, flag: str) -> str:
+        """Return an option as the parser's table spells it."""
+        return flag.replace("_", "-") if self.hyphens and flag.startswith("--") else flag
 
     def by_distance(self, version: str) -> list[str]:
         """Sort the known versions by distance; of two equal ones the older is first."""
@@ -412,15 +409,13 @@ class Engine:
     def table(self, version: str) -> OptionTable:
         """Read the option table of a known version or the installed one; other versions borrow the
         known ones'."""
-        if self._installed is not None and version == self._installed.version:
-            return self._installed
+        if version in self._installed:
+            return self._installed[version]
         if version not in self.card.versions:
             near, *others = map(self.table, self.by_distance(version))
             return near.lent_to(version, others)
         if self.card.options:
-            declared = tuple(
-                option for option in self.card.options if in_range(version, option.versions)
-            )
+            declared = tuple(option for option in self.card.options if option.is_for(version))
             return OptionTable(self.name, version, declared)
         inside = (
             Path(self.name, "options", f"{version}.json"),
@@ -441,11 +436,10 @@ class Engine:
     ) -> dict[str, Scalar]:
         """Compute the engine's defaults on all GPUs: settings, the card's ``on_node``, and their
         consequences."""
-        scope = context.scope({"replicas": 1, **(settings or {})})
-        fixed = {
-            **{name: fill_value(value, scope) for name, value in self.card.on_node.items()},
-            **(settings or {}),
-        }
+        settings = settings or {}
+        scope = context.scope({"replicas": 1, **settings})
+        on_node = {name: fill_value(value, scope) for name, value in self.card.on_node.items()}
+        fixed = {**on_node, **settings}
         knobs: dict[str, Scalar] = {}
         for name, knob in self.card.knobs.items():
             scope = context.scope({**fixed, **knobs})
@@ -470,9 +464,11 @@ class Engine:
 
     def always(self, scope: Mapping[str, Any], context: Context) -> list[Addition]:
         """List the additions to every command: the model's, and the card's ``always``."""
-        extras = context.model.engines.get(self.name)
-        of_model = _holding(extras.always, scope, context.version) if extras else []
-        return [*of_model, *_holding(self.card.always, scope, context.version)]
+        return _holding(self.always_of(context.model), scope, context.version)
+
+    def always_of(self, model: ModelCard) -> list[Addition]:
+        """List the additions to commands with a model, under conditions of their own."""
+        return [*model.engines.get(self.name, EngineExtras()).always, *self.card.always]
 
     def command_with(
         self,
@@ -482,38 +478,38 @@ class Engine:
         passthrough: Sequence[str] = (),
     ) -> Command:
         """Return the command that serves the model with some additions."""
-        model = (
-            [context.model.id]
-            if self.card.model_flag is None
-            else [self.card.model_flag, context.model.id]
-        )
-        args = [fill(arg, scope) for addition in additions for arg in addition.args]
-        env = {
-            key: fill(text, scope) for addition in additions for key, text in addition.env.items()
-        }
-        config: dict[str, Any] = {}
-        for addition in additions:
-            for key, value in addition.config.items():
-                *parents, last = key.split(".")
-                level = config
-                for parent in parents:
-                    level = level.setdefault(parent, {})
-                level[last] = fill_value(value, scope)
-        flags: list[str] = []
-        files: dict[str, str] = {}
-        if config:
+        flag = self.card.model_flag
+        model = [context.model.id] if flag is None else [flag, context.model.id]
+        bare = Command((*self.program, *model), servers=servers_of(scope, context.hardware.vendor))
+        command = self._added(bare, additions, scope, context.version)
+        return replace(command, argv=(*command.argv, *passthrough))
+
+    def _added(
+        self,
+        command: Command,
+        additions: Sequence[Addition],
+        scope: Mapping[str, Any],
+        version: str,
+    ) -> Command:
+        """Add some additions to a command; their keys win over those of the command's own file."""
+        argv = (*command.argv, *filled_args(additions, scope))
+        env = {**command.env, **filled_env(additions, scope)}
+        files = dict(command.files)
+        if any(addition.config for addition in additions):
             name = self.card.config_file
-            flags = [
-                next(
-                    str(c.value)
-                    for c in self.card.config_flag
-                    if in_range(context.version, c.versions)
-                ),
-                name,
-            ]
-            files = {name: yaml.safe_dump(config, sort_keys=False)}
-        argv = (*self.program, *model, *args, *flags, *passthrough)
-        return Command(argv, env, files, servers=servers_of(scope, context.hardware.vendor))
+            if name not in files:
+                flags = (case.value for case in self.card.config_flag if case.is_for(version))
+                argv += (str(next(flags)), name)
+            document = yaml.safe_load(files.get(name, "{}"))
+            for addition in additions:
+                for key, value in addition.config.items():
+                    *parents, last = key.split(".")
+                    level = document
+                    for parent in parents:
+                        level = level.setdefault(parent, {})
+                    level[last] = fill_value(value, scope)
+            files[name] = yaml.safe_dump(document, sort_keys=False)
+        return replace(command, argv=argv, env=env, files=files)
 
     def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
         """List the additions of one knob to the command line; raises `BadInput` if this version
@@ -537,12 +533,13 @@ class Engine:
         scope = context.scope(configuration.knobs)
         options: list[str] = []
         for addition in _holding(self.card.knobs[knob].emit, scope, context.version):
-            args = [fill(arg, scope) for arg in addition.args]
-            env = {name: fill(text, scope) for name, text in addition.env.items()}
-            if args and all(arg in command.argv for arg in args):
+            args = filled_args([addition], scope)
+            if all(arg in command.argv for arg in args):
                 options += args
             options += [
-                f"{name}={text}" for name, text in env.items() if command.env.get(name) == text
+                f"{name}={text}"
+                for name, text in filled_env([addition], scope).items()
+                if command.env.get(name) == text
             ]
             options += [
                 f"{key}: {fill_value(value, scope)}"
@@ -571,22 +568,18 @@ class Engine:
         parser = self._parser(version)
         given, unknown = parser.parse(self.prepare(arguments, version, command))
         values = parser.values(given)
-        named = (self.card.model_flag or "--model").lstrip("-").replace("-", "_")
-        model = given.get("model_tag") or values.get(named)
+        model = given.get("model_tag") or values.get(name_of(self.card.model_flag or "--model"))
         if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
             raise BadInput(
                 f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}"
             )
-        config = self.config(values, command, version)
-        env = dict(command.env)
         return ParsedCommand(
-            self.name,
             version,
             str(model),
             values,
             frozenset(given),
-            env,
-            config,
+            command.env,
+            self.config(values, command, version),
             command.replicas,
             unknown,
         )
@@ -618,16 +611,15 @@ class Engine:
     def switch(self, version: str) -> ForcedAcceptance | None:
         """Return the switch that forces a number of accepted drafted tokens in a version; None for
         none."""
-        return next(
-            (one for one in self.card.forced_acceptance if in_range(version, one.versions)), None
-        )
+        return next((one for one in self.card.forced_acceptance if one.is_for(version)), None)
 
     def forcing(self, command: Command, version: str, length: float) -> Command:
         """Add the switch, which a version must have, to a command: this number of tokens per step
         of a sequence."""
         switch = self.switch(version)
         assert switch is not None
-        return self._added(command, switch, {"forced": f"{switch.counted(length):g}"}, version)
+        scope = {"forced": f"{switch.counted(length):g}"}
+        return self._added(command, [switch], scope, version)
 
     def random_weights(self, context: Context) -> RandomWeights | None:
         """Return the switch that starts a model with random weights in a version; None for none.
@@ -635,43 +627,20 @@ class Engine:
         A model with experts needs one that routes tokens evenly: random gates may send all of them
         to the same ones.
         """
-        found = _holding(self.card.random_weights, context.scope({}), context.version)
-        return next((one for one in found if isinstance(one, RandomWeights)), None)
+        scope = context.scope({})
+        return next(iter(_holding(self.card.random_weights, scope, context.version)), None)
 
     def with_random_weights(self, command: Command, context: Context) -> Command:
         """Add the switch, which the version must have, to a command."""
         switch = self.random_weights(context)
         assert switch is not None
-        return self._added(command, switch, {}, context.version)
+        return self._added(command, [switch], {}, context.version)
 
     def reads_weights(self, parsed: ParsedCommand, context: Context) -> bool:
         """Return False if a command starts its server with random weights instead of the
         checkpoint's."""
         switch = self.random_weights(context)
         return switch is None or not evaluate(switch.read, self.scope(parsed, context))
-
-    def _added(
-        self, command: Command, addition: Addition, scope: Mapping[str, Any], version: str
-    ) -> Command:
-        """Add an addition to a finished command; its keys win over those of the command's own
-        file."""
-        env = {name: fill(text, scope) for name, text in addition.env.items()}
-        argv, files = (
-            [*command.argv, *(fill(arg, scope) for arg in addition.args)],
-            dict(command.files),
-        )
-        if addition.config:
-            name = self.card.config_file
-            if name not in files:
-                flag = next(
-                    str(one.value)
-                    for one in self.card.config_flag
-                    if in_range(version, one.versions)
-                )
-                argv += [flag, name]
-            own = yaml.safe_load(files.get(name, "{}"))
-            files[name] = yaml.safe_dump({**own, **addition.config}, sort_keys=False)
-        return replace(command, argv=tuple(argv), env={**command.env, **env}, files=files)
 
     def forced_length(self, parsed: ParsedCommand, context: Context) -> float | None:
         """Return the tokens per step that a command forces; None without the switch, or for a
@@ -692,12 +661,7 @@ class Engine:
         """Find the expression that reads a knob from a command line of a version; ``None`` if it
         cannot be set."""
         entry = self.card.knobs[knob]
-        readings = (
-            r.value
-            for r in entry.read
-            if in_range(version, r.versions) and entry.exists_in(version)
-        )
-        return next(readings, "None")
+        return next(entry.expressions(entry.read, version), "None")
 
     def read(self, knob: str, scope: Mapping[str, Any], version: str) -> Scalar:
         """Read one knob; None if it is not given. Raises `BadInput` for a value of a wrong kind."""
@@ -713,9 +677,20 @@ class Engine:
 
 
 def _holding(
-    additions: Sequence[Addition], scope: Mapping[str, Any], version: str
-) -> list[Addition]:
-    return [a for a in additions if in_range(version, a.versions) and evaluate(a.when, scope)]
+    entries: Sequence[_Condition], scope: Mapping[str, Any], version: str
+) -> list[_Condition]:
+    return [entry for entry in entries if entry.holds(scope, version)]
+
+
+def filled_args(additions: Sequence[Addition], scope: Mapping[str, Any]) -> list[str]:
+    """Return the words that additions put on the command line."""
+    return [fill(arg, scope) for addition in additions for arg in addition.args]
+
+
+def filled_env(additions: Sequence[Addition], scope: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables that additions set."""
+    settings = (item for addition in additions for item in addition.env.items())
+    return {name: fill(text, scope) for name, text in settings}
 
 
 def accepted(
@@ -728,14 +703,14 @@ def accepted(
     configuration (None). Each is parsed once per values of the knobs that it depends on. A
     configuration counts for the first part refused.
     """
-    of_model = context.model.engines.get(engine.name)
     used: dict[str | None, set[str]] = {}
     for name, knob in engine.card.knobs.items():
         used[name] = {name}.union(
             names(knob.active), _names(knob.emit), *(names(case.when) for case in knob.cases)
         )
-    used[None] = _names([*(of_model.always if of_model else []), *engine.card.always])
-    left, counts = list(configurations), Counter[str]()
+    used[None] = _names(engine.always_of(context.model))
+    left = list(configurations)
+    counts = Counter[str]()
     for part, depends in used.items():
         ordered = [name for name in engine.card.knobs if name in depends]
         values = [tuple([one.knobs[name] for name in ordered]) for one in left]
@@ -766,20 +741,16 @@ def _refusal(
         # A parser that takes beginnings of options reads one that it lost as another that begins
         # alike: the beginning of the right one gives back what was asked for.
         options = [
-            word.partition("=")[0].partition(".")[0]
-            for word in command.argv
-            if word.startswith("--")
+            flag_of(word).partition(".")[0] for word in command.argv if word.startswith("--")
         ]
         lost = [option for option in options if option not in table.flags]
-        if lost and knob is not None and engine.knobs(parsed, context).knobs[knob] == scope[knob]:
+        if not lost:
+            return None
+        if knob is not None and engine.knobs(parsed, context).knobs[knob] == scope[knob]:
             return None
     except BadInput as error:
         return str(error)
-    return (
-        f"{engine.name} {context.version}: error: unrecognized arguments: {lost[0]}"
-        if lost
-        else None
-    )
+    return f"{engine.name} {context.version}: error: {_UNRECOGNIZED}{lost[0]}"
 
 
 def _names(additions: Sequence[Addition]) -> set[str]:

@@ -101,3 +101,13 @@ class Entry(BaseModel):
     # Schemas are built when first used: every launch of an emulated engine imports more of them
     # than it reads.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class Versioned(Entry):
+    """An entry for a range of the engine's versions."""
+
+    versions: VersionRange = "*"
+
+    def is_for(self, version: str) -> bool:
+        """Return whether a version is in the entry's range."""
+        return in_range(version, self.versions)

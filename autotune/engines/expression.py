@@ -160,18 +160,6 @@ def names(text: str) -> frozenset[str]:
     return _compiled(text)[1]
 
 
-def attributes(text: str, of: str) -> frozenset[str]:
-    """Return the attributes of a name in an expression, e.g. ``seed`` of ``args.seed``."""
-    nodes = (
-        node
-        for node in ast.walk(ast.parse(text.strip(), mode="eval"))
-        if isinstance(node, ast.Attribute)
-    )
-    return frozenset(
-        node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == of
-    )
-
-
 def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
     """Evaluate an expression; raises `Unbounded`, and ``NameError`` or ``TypeError`` as Python
     does."""

@@ -23,14 +23,10 @@ from .cards import ModelCard
 from .entry import Entry, parse_yaml, spaces_root
 
 CONFIG = "config.json"
-_REQUIRED = (
-    "num_hidden_layers",
-    "hidden_size",
-    "vocab_size",
-    "num_attention_heads",
-    "max_position_embeddings",
+_MEASURE = (
+    "is not simulated; to measure such a model on real servers, describe it in a YAML file "
+    "(docs/models.md)"
 )
-_MEASURE = "is not simulated; to measure such a model on real servers, describe it in a YAML file (docs/models.md)"
 # DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
 _INDEXER_SCALE_BYTES = 4
 _MOST_LAYERS = 10_000  # Limit of layers: of more, the kinds would not be listed in reasonable time
@@ -47,7 +43,6 @@ _SHARED = (
 )
 _DENSE = ("mlp.gate_proj", "feed_forward.gate_proj")
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
-_PLAIN_16, _PLAIN_32 = 2.0, 4.0
 _NESTED = ("text_config", "llm_config", "language_config")
 """Keys of the decoder's figures in a multimodal model."""
 
@@ -78,6 +73,11 @@ class ConfigJson:
     def get(self, key: str) -> Any:
         return self.keys.get(key)
 
+    def items(self, key: str) -> list[Any]:
+        """Return a list; empty for another value."""
+        value = self.keys.get(key)
+        return value if isinstance(value, list) else []
+
     def number(self, *keys: str, default: int = 0) -> int:
         """Return the first value of some keys other than null and 0."""
         for key in keys:
@@ -91,20 +91,24 @@ class ConfigJson:
                 return value
         return default
 
+    def figures(self, part: str) -> dict[str, Any]:
+        """Return the numbers of a part of the model, by the architecture's name of each."""
+        return {figure: self.number(*keys) for figure, keys in _facts().figures[part].items()}
+
     def required(self, *keys: str) -> None:
         """Refuse a file in which one of these numbers is missing."""
         missing = [key for key in keys if not self.number(key)]
         if missing:
             self.refuse(
-                f"is not a decoder's configuration: {', '.join(missing)} missing. Add the figures to the file, or "
-                "describe the model in a YAML file (docs/models.md)"
+                f"is not a decoder's configuration: {', '.join(missing)} missing. "
+                "Add the figures to the file, or describe the model in a YAML file (docs/models.md)"
             )
 
     def per_layer(self, key: str, layers: int) -> list[Any] | None:
         """Return a list with one entry per layer, without draft layers' entries; None without a
         list."""
-        value = self.keys.get(key)
-        if not isinstance(value, list) or not value:
+        value = self.items(key)
+        if not value:
             return None
         if len(value) < layers:
             self.refuse(f"{key} has {len(value)} entries, but there are {layers} layers")
@@ -126,6 +130,7 @@ class ConfigFacts(Entry):
     ``config.json``."""
 
     defaults: dict[str, dict[str, Any]]
+    figures: dict[str, dict[str, list[str]]]
     sliding_in_all_layers: list[str]
     plain_feed_forward: list[str]
     attention_kinds: list[str]
@@ -233,9 +238,7 @@ def _checkpoint(config: ConfigJson) -> _Checkpoint:
     if not isinstance(quantization, Mapping) and beside.is_file():
         inner = read_json(beside).get("quantization")
         quantization = {"quant_method": "modelopt", **(inner if isinstance(inner, Mapping) else {})}
-    plain = (
-        _PLAIN_32 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else _PLAIN_16
-    )
+    plain = 4.0 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else 2.0
     if not isinstance(quantization, Mapping) or not (
         quantization.get("quant_method") or quantization.get("quant_algo")
     ):
@@ -259,13 +262,12 @@ def _schemes(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
         return [_named(config, f"quark {weight.get('dtype')}", q)]
     if method in ("awq", "gptq", "auto-round", "gptq-marlin", "awq-marlin"):
         # Weights alone, multiplied in 16 bits; a scale of 16 bits and a zero point per group.
-        bits, size = (
-            q.get("bits") or q.get("w_bit"),
-            q.get("group_size") or q.get("q_group_size") or 128,
-        )
+        bits = q.get("bits") or q.get("w_bit")
+        size = q.get("group_size") or q.get("q_group_size") or 128
         if not isinstance(bits, int) or not isinstance(size, int):
             config.refuse(
-                f"quantization_config: bits is {bits!r} and group_size {size!r}; whole numbers are needed"
+                f"quantization_config: bits is {bits!r} and group_size {size!r}; "
+                "whole numbers are needed"
             )
         return [Scheme(_bytes(bits, size, 16 + bits) if size > 0 else bits / 8, "bf16")]
     if method == "bitsandbytes":
@@ -277,8 +279,9 @@ def _named(config: ConfigJson, method: str, q: Mapping[str, Any]) -> Scheme:
     block, known = _block(config, q.get("weight_block_size")), _facts().formats
     if method not in known:
         config.refuse(
-            f"quantization_config: {method!r} is unknown (known: {', '.join(known)}, awq, gptq, auto-round, "
-            "bitsandbytes, compressed-tensors). Describe the model by its weight_bytes in a YAML file (docs/models.md)"
+            f"quantization_config: {method!r} is unknown (known: {', '.join(known)}, awq, gptq, "
+            "auto-round, bitsandbytes, compressed-tensors). Describe the model by its "
+            "weight_bytes in a YAML file (docs/models.md)"
         )
     form = known[method]
     size = _bytes(form.bits, form.group, form.scale_bits)
@@ -305,7 +308,8 @@ def _group(config: ConfigJson, group: Mapping[str, Any]) -> Scheme:
     bits, size = weights.get("num_bits"), weights.get("group_size")
     if not isinstance(bits, int):
         config.refuse(
-            f"quantization_config: config_groups: weights.num_bits is {bits!r}; a whole number is needed"
+            f"quantization_config: config_groups: weights.num_bits is {bits!r}; "
+            "a whole number is needed"
         )
     # Scales of 8 bits with 4-bit floats (MXFP4 in groups of 32, NVFP4 of 16), else of 16.
     floating = weights.get("type") == "float"
@@ -362,13 +366,18 @@ def model_from_file(path: Path) -> ModelCard:
     unsupported model."""
     config = ConfigJson.read(path)
     _refuse_others(config)
-    config.required(*_REQUIRED)
-    classes = config.get("architectures")
+    config.required(
+        "num_hidden_layers",
+        "hidden_size",
+        "vocab_size",
+        "num_attention_heads",
+        "max_position_embeddings",
+    )
     return ModelCard(
         id=str(path.parent),
         aliases=[path.resolve().parent.name],
         family=str(config.get("model_type") or "unknown"),
-        architectures=[str(name) for name in classes] if isinstance(classes, list) else [],
+        architectures=[str(name) for name in config.items("architectures")],
         architecture=_architecture(config),
         source=str(path),
     )
@@ -380,68 +389,46 @@ def _refuse_others(config: ConfigJson) -> None:
     for key, meaning in _facts().other_architectures.items():
         if config.get(key):
             config.refuse(f"{key}: {meaning} {_MEASURE}")
-    kinds = config.get("layer_types")
-    odd = (
-        sorted({str(kind) for kind in kinds} - {*_facts().attention_kinds})
-        if isinstance(kinds, list)
-        else []
-    )
+    odd = {str(kind) for kind in config.items("layer_types")} - {*_facts().attention_kinds}
     if odd:
-        config.refuse(f"layer_types: {', '.join(odd)} {_MEASURE}")
-    attention = config.get("attn_type_list")
-    if isinstance(attention, list) and not all(attention):
+        config.refuse(f"layer_types: {', '.join(sorted(odd))} {_MEASURE}")
+    if not all(config.items("attn_type_list")):
         config.refuse(f"attn_type_list: linear attention in some layers (MiniMax-01) {_MEASURE}")
-    classes = config.get("architectures")
-    if (
-        isinstance(classes, list)
-        and classes
-        and not any("CausalLM" in str(c) or "Condit" in str(c) for c in classes)
-    ):
-        config.refuse(
-            f"architectures: {', '.join(map(str, classes))}, not an autoregressive text model, {_MEASURE}"
-        )
+    classes = [str(name) for name in config.items("architectures")]
+    if classes and not any("CausalLM" in name or "Condit" in name for name in classes):
+        listed = ", ".join(classes)
+        config.refuse(f"architectures: {listed}, not an autoregressive text model, {_MEASURE}")
 
 
 def _architecture(config: ConfigJson) -> Architecture:
-    layers, hidden, heads = (
-        config.number(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")
-    )
+    figures = config.figures("decoder")
+    layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
     if layers > _MOST_LAYERS:
         config.refuse(f"num_hidden_layers is {layers}; a number up to {_MOST_LAYERS:,} is needed")
     if heads > hidden:
         config.refuse(f"num_attention_heads is {heads}, more than hidden_size, {hidden}")
-    latent = config.number("kv_lora_rank")
-    if latent:
+    if figures["kv_lora_rank"]:
         config.required("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-    rope, nope = config.number("qk_rope_head_dim"), config.number("qk_nope_head_dim")
-    head_dim = rope + nope if latent else config.number("head_dim", default=hidden // heads)
+        figures["v_head_dim"] = config.number("v_head_dim")
+        figures["kv_heads"] = heads
+        figures["head_dim"] = figures["qk_rope_head_dim"] + figures["qk_nope_head_dim"]
+    else:
+        figures |= {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
+        figures["kv_heads"] = config.number("num_key_value_heads", default=heads)
+        figures["head_dim"] = config.number("head_dim", default=hidden // heads)
     with_experts = _with_experts(config, layers)
-    figures: dict[str, Any] = {
-        "layers": layers,
-        "hidden_size": hidden,
-        "vocab_size": config.number("vocab_size"),
-        "heads": heads,
-        "kv_heads": heads if latent else config.number("num_key_value_heads", default=heads),
-        "head_dim": head_dim,
-        "feed_forward_matrices": 2
-        if config.get("model_type") in _facts().plain_feed_forward
-        else 3,
-        "q_lora_rank": config.number("q_lora_rank"),
-        "kv_lora_rank": latent,
-        "qk_rope_head_dim": rope if latent else 0,
-        "qk_nope_head_dim": nope if latent else 0,
-        "v_head_dim": config.number("v_head_dim") if latent else 0,
+    no_gate = config.get("model_type") in _facts().plain_feed_forward
+    figures |= {
+        "feed_forward_matrices": 2 if no_gate else 3,
         "indexer": _indexer(config, layers),
-        "mtp_layers": config.number("num_nextn_predict_layers", "mtp_num_hidden_layers"),
         "context_limit": _context_limit(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         **_sliding(config, layers),
         **_linear(config, layers),
         **_feed_forward(config, with_experts),
     }
-    stored = precision(
-        config, _attention_matrices(figures), with_experts, mtp=bool(figures["mtp_layers"])
-    )
+    projections = _attention_matrices(Architecture(**figures))
+    stored = precision(config, projections, with_experts, mtp=figures["mtp_layers"] > 0)
     return Architecture(**figures, **stored)
 
 
@@ -457,20 +444,15 @@ def _feed_forward(config: ConfigJson, with_experts: list[bool]) -> dict[str, int
     per_token = config.number("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
     if not 0 < per_token <= experts:
         config.refuse(
-            f"num_experts_per_tok is {per_token or 'missing'}; a number up to the {experts} experts is needed"
+            f"num_experts_per_tok is {per_token or 'missing'}; "
+            f"a number up to the {experts} experts is needed"
         )
     return {
         "intermediate_size": dense,
         "dense_layers": with_experts.count(False),
         "experts": experts,
         "experts_per_token": per_token,
-        "expert_intermediate_size": config.number("moe_intermediate_size", "intermediate_size"),
-        "shared_experts": config.number(
-            "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"
-        ),
-        "shared_intermediate_size": config.number(
-            "shared_expert_intermediate_size", "shared_intermediate_size"
-        ),
+        **config.figures("experts"),
     }
 
 
@@ -489,8 +471,8 @@ def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
     frequencies = config.per_layer("moe_layer_freq", layers)
     if frequencies is not None:
         return [bool(one) for one in frequencies]
-    chosen = config.get("moe_layers")
-    if isinstance(chosen, list) and chosen:
+    chosen = config.items("moe_layers")
+    if chosen:
         return [layer in chosen for layer in range(layers)]
     every = config.number("interleave_moe_layer_step", "decoder_sparse_step", default=1)
     only_dense = config.get("mlp_only_layers") or []
@@ -548,13 +530,8 @@ def _linear(config: ConfigJson, layers: int) -> dict[str, Any]:
     if not linear:
         return {}
     config.required("linear_num_value_heads", "linear_num_key_heads", "linear_value_head_dim")
-    return {
-        "linear_layers": linear,
-        "linear_key_heads": config.number("linear_num_key_heads"),
-        "linear_value_heads": config.number("linear_num_value_heads"),
-        "linear_head_dim": config.number("linear_value_head_dim"),
-        "gated_attention": True,
-    }
+    attention = config.figures("linear_attention")
+    return {"linear_layers": linear, "gated_attention": True, **attention}
 
 
 def _context_limit(config: ConfigJson) -> int:
@@ -576,47 +553,35 @@ def _indexer(config: ConfigJson, layers: int) -> Indexer | None:
     if not config.number("index_topk"):
         return None
     config.required("index_head_dim", "index_n_heads")
-    width = config.number("index_head_dim")
+    figures = config.figures("indexer")
     # Some layers may reuse another's choice (GLM-5.2).
     own: int | None = None
     kinds = config.per_layer("indexer_types", layers) or config.per_layer(
         "index_topk_pattern", layers
     )
-    every, first = (
-        config.number("index_topk_freq", default=1),
-        config.number("index_skip_topk_offset", default=1),
-    )
+    every = config.number("index_topk_freq", default=1)
+    first = config.number("index_skip_topk_offset", default=1)
     if kinds is not None:
         own = sum(kind in ("full", "F") for kind in kinds)
     elif every != 1:
         own = sum(max(layer - first + 1, 0) % every == 0 for layer in range(layers))
-    return Indexer(
-        heads=config.number("index_n_heads"),
-        head_dim=width,
-        top_k=config.number("index_topk"),
-        bytes_per_token_layer=width + _INDEXER_SCALE_BYTES,
-        layers=own,
-    )
+    key_bytes = figures["head_dim"] + _INDEXER_SCALE_BYTES
+    return Indexer(**figures, bytes_per_token_layer=key_bytes, layers=own)
 
 
-def _attention_matrices(figures: dict[str, Any]) -> dict[str, int]:
+def _attention_matrices(a: Architecture) -> dict[str, int]:
     """Return the elements of a layer's projections, which a checkpoint's quantisation may or may
     not cover."""
-    hidden, heads, kv_heads, head_dim = (
-        figures[key] for key in ("hidden_size", "heads", "kv_heads", "head_dim")
-    )
-    latent, rank, v_dim = (
-        figures["kv_lora_rank"],
-        figures["q_lora_rank"],
-        figures["v_head_dim"] or head_dim,
-    )
-    attention = {"o_proj": heads * v_dim * hidden}
-    if latent:
-        query = {"q_a_proj": hidden * rank, "q_b_proj": rank * heads * head_dim}
-        attention |= query if rank else {"q_proj": hidden * heads * head_dim}
-        attention["kv_a_proj_with_mqa"] = hidden * (latent + figures["qk_rope_head_dim"])
-        attention["kv_b_proj"] = latent * heads * (figures["qk_nope_head_dim"] + v_dim)
-    else:
-        attention["q_proj"] = hidden * heads * head_dim
-        attention |= dict.fromkeys(("k_proj", "v_proj"), hidden * kv_heads * head_dim)
-    return attention
+    width = a.heads * a.head_dim
+    query = {"q_proj": a.hidden_size * width}
+    if not a.kv_lora_rank:
+        keys = a.hidden_size * a.kv_heads * a.head_dim
+        return {"o_proj": width * a.hidden_size, **query, "k_proj": keys, "v_proj": keys}
+    if a.q_lora_rank:
+        query = {"q_a_proj": a.hidden_size * a.q_lora_rank, "q_b_proj": a.q_lora_rank * width}
+    return {
+        "o_proj": a.heads * a.v_head_dim * a.hidden_size,
+        **query,
+        "kv_a_proj_with_mqa": a.hidden_size * (a.kv_lora_rank + a.qk_rope_head_dim),
+        "kv_b_proj": a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim),
+    }

@@ -19,9 +19,8 @@ from autotune.base.errors import BadInput
 
 from .command import Command, referenced
 from .context import Context
-from .engine import Engine
-from .entry import in_range
-from .options import readers, readings, setting_of
+from .engine import Engine, flag_of
+from .options import leaves, readers, readings
 from .schema import Addition, Counterpart, EngineCard, Option, name_of
 
 _BRACES = str.maketrans({"{": r"\x7b", "}": r"\x7d"})
@@ -50,7 +49,7 @@ class OwnOption:
 
     @property
     def name(self) -> str:
-        return self.words[0].partition("=")[0] if self.words else self.names[0]
+        return flag_of(self.words[0]) if self.words else self.names[0]
 
     @property
     def values(self) -> list[str]:
@@ -62,13 +61,17 @@ class OwnOption:
         """Return it as typed; a secret is set from a variable."""
         settings = [f"{name}={value}" for name, value in self.env.items()]
         keys = [f"{key}: {json.dumps(value)}" for key, value in self.config.items()]
-        return " ".join(
-            [*settings, *keys, *self.words, *["(set)"] * any(map(referenced, self.values))]
-        )
+        secret = ["(set)"] if any(map(referenced, self.values)) else []
+        return " ".join([*settings, *keys, *self.words, *secret])
 
     def among(self, flags: Iterable[str]) -> bool:
         """Return whether it is one of some flags, or of dotted keys."""
         return not {*map(name_of, flags)}.isdisjoint(self.names)
+
+    def matches(self, variables: Iterable[str]) -> bool:
+        """Return whether it has the name of one of some environment variables, or patterns of
+        them."""
+        return any(fnmatchcase(self.name, pattern) for pattern in variables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,58 +93,67 @@ class Kept:
     dropped: Sequence[str] = ()
 
 
+def divided(kind: Engine, words: Sequence[str], version: str) -> Iterator[OwnOption]:
+    """Divide prepared arguments into options; the words of no option, a model, come without
+    names."""
+    groups: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("-") and not _NUMBER.fullmatch(word):
+            groups.append([])
+        groups[-1].append(word)
+    yield OwnOption((), groups[0])
+    options = {option.dest: option for option in kind.table(version).options}
+    for flag, *values in groups[1:]:
+        given = kind.given([flag, *values], version)
+        option = next((options[dest] for dest in given if dest in options), None)
+        names = option.names if option else (name_of(flag_of(flag)),)
+        # A model may stand behind a switch.
+        model = [value for value in values if value == given.get("model_tag")]
+        own = [flag, *(value for value in values if value not in model)]
+        value = given[option.dest] if option else None
+        yield OwnOption(names, own, option=option, value=value)
+        yield OwnOption((), model)
+
+
 def grouped(kind: Engine, words: Sequence[str], version: str) -> list[OwnOption]:
     """Return each option of prepared arguments; of one that is given again the last, as the engine
     reads it."""
-    groups: list[list[str]] = []
-    for word in words:
-        if word.startswith("-") and not _NUMBER.fullmatch(word):
-            groups.append([word])
-        elif groups:
-            groups[-1].append(word)
-    options = {option.dest: option for option in kind.table(version).options}
-    found = dict[object, OwnOption]()
-    for group in groups:
-        given = kind.given(group, version)
-        # A model may stand behind a switch.
-        group = [group[0], *(word for word in group[1:] if word != given.get("model_tag"))]
-        option = next((options[dest] for dest in given if dest in options), None)
-        names = option.names if option else (name_of(group[0].partition("=")[0]),)
-        key = option.dest if option and option.action != "append" else len(found)
-        found[key] = OwnOption(
-            names, group, option=option, value=given[option.dest] if option else None
-        )
+    found: dict[object, OwnOption] = {}
+    for one in divided(kind, words, version):
+        if one.names:
+            repeatable = one.option is None or one.option.action == "append"
+            found[len(found) if repeatable else one.names] = one
     return list(found.values())
 
 
 def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOption]:
     """Read the options of a command, tuned ones too; raises `BadInput` as `Engine.parse` does."""
-    version, parsed = context.version, kind.parse(command, context.version)
+    version = context.version
+    parsed = kind.parse(command, version)
     read = frozenset[str]().union(*readings(kind, version).values())
     arguments = kind.prepare(kind.arguments(command.argv) or (), version, command)
     elsewhere = [
         kind.card.model_flag or "--model",
         *(str(case.value) for case in kind.card.config_flag),
     ]
-    along = [flag for one in kind.card.dispensable if one.tuned for flag in one.flags]
+    with_knobs = [flag for entry in kind.card.dispensable if entry.tuned for flag in entry.flags]
     found: list[OwnOption] = []
     for one in grouped(kind, arguments, version):
-        tuned = any(
-            readers(kind, version, setting_of(option, None)) for option in [one.option] if option
-        )
+        tuned = one.option is not None and bool(readers(kind, version, one.option.paths))
         if not one.among(elsewhere):
-            found.append(replace(one, tuned=tuned or one.among(along)))
-        parts = [_part(one, path, leaf) for path, leaf in _leaves(one.value)] if tuned else []
-        found += [
-            p
-            for p in parts
-            if f"args.{p.names[0]}" not in read and not _sets_a_knob(kind, context, p)
-        ]
-    for path, leaf in _leaves(parsed.config):
-        key = OwnOption((path,), config={path: leaf})
-        found.append(
-            replace(key, tuned=f"config.{path}" in read or _sets_a_knob(kind, context, key))
-        )
+            found.append(replace(one, tuned=tuned or one.among(with_knobs)))
+        if tuned and isinstance(one.value, Mapping):
+            parts = (_part(one, key, leaf) for key, leaf in leaves(one.value) if key)
+            found += [
+                part
+                for part in parts
+                if f"args.{part.names[0]}" not in read and not _sets_a_knob(kind, context, part)
+            ]
+    for key, leaf in leaves(parsed.config):
+        if name := key.removeprefix("."):
+            own = OwnOption((name,), config={name: leaf})
+            tuned = f"config.{name}" in read or _sets_a_knob(kind, context, own)
+            found.append(replace(own, tuned=tuned))
     scope = context.scope(kind.default_knobs(context))
     always = {name: value for one in kind.always(scope, context) for name, value in one.env.items()}
     return found + [
@@ -151,20 +163,10 @@ def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOpt
     ]
 
 
-def _part(whole: OwnOption, path: str, leaf: Any) -> OwnOption:
+def _part(whole: OwnOption, key: str, leaf: Any) -> OwnOption:
     """Return one key of an option's JSON object, by its dotted name."""
     text = leaf if isinstance(leaf, str) else json.dumps(leaf)
-    return OwnOption((f"{whole.names[0]}.{path}", *whole.names), (f"{whole.name}.{path}", text))
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of nested mappings with their values; none for another value."""
-    for key, part in value.items() if isinstance(value, Mapping) else ():
-        below = f"{path}.{key}" if path else str(key)
-        if isinstance(part, Mapping) and part:
-            yield from _leaves(part, below)
-        else:
-            yield below, part
+    return OwnOption((f"{whole.names[0]}{key}", *whole.names), (f"{whole.name}{key}", text))
 
 
 def as_they_are(config: Mapping[str, Any]) -> list[Addition]:
@@ -194,14 +196,13 @@ def without_dropped(
     for typed in asked:
         named = [one for one in options if one.among([typed])]
         if not named:
-            known = (
-                ", ".join(sorted(one.name for one in options if not one.tuned))
-                or "no option to keep"
-            )
-            raise BadInput(f"--drop {typed}: --baseline does not set it; it sets {known}")
+            known = sorted(one.name for one in options if not one.tuned)
+            names = ", ".join(known) or "no option to keep"
+            raise BadInput(f"--drop {typed}: --baseline does not set it; it sets {names}")
         if all(one.tuned for one in named):
             raise BadInput(
-                f"--drop {typed}: nothing to drop: it is a knob, which the search tunes; --set pins one"
+                f"--drop {typed}: nothing to drop: it is a knob, which the search tunes; "
+                "--set pins one"
             )
         dropped += [one for one in named if not one.tuned]
     return [one for one in options if not one.tuned and one not in dropped], dropped
@@ -220,7 +221,7 @@ def kept_by(options: Sequence[OwnOption], dropped: Sequence[OwnOption]) -> Kept:
 
 def counterparts_in(card: EngineCard, version: str) -> EngineCard:
     """Return a card with the counterparts of one version."""
-    held = [one for one in card.counterparts if in_range(version, one.versions)]
+    held = [one for one in card.counterparts if one.is_for(version)]
     return card.model_copy(update={"counterparts": held})
 
 
@@ -236,31 +237,29 @@ def translated_for(
 
     `source` is the card of their engine with the counterparts of its version.
     """
-    there = counterparts_in(target.card, version)
-    env = dict[str, str]()
-    kept, told, lacking, rows = (
-        list[str](),
-        list[str](),
-        list[str](),
-        list[tuple[OwnOption, Counterpart, list[str]]](),
-    )
+    env: dict[str, str] = {}
+    kept: list[str] = []
+    translated: list[str] = []
+    lacking: list[str] = []
+    rows: list[tuple[OwnOption, Counterpart, list[str]]] = []
     for one in options:
         entry = next(
             (c for c in source.counterparts if one.name == c.variable or one.among(c.flags)), None
         )
-        twin = entry and next((c for c in there.counterparts if c.meaning == entry.meaning), None)
+        twins = (c for c in target.card.counterparts if c.is_for(version))
+        twin = entry and next((c for c in twins if c.meaning == entry.meaning), None)
         written = _written(target, version, one, entry, twin) if entry and twin else None
         off = one.value is False and one.option is not None and not one.option.default
-        if one.env and not _matches(source.variables, one.name):
+        if one.env and not one.matches(source.variables):
             env |= one.env
             kept.append(one.text)
         elif twin is not None and written is not None and not off:
             rows.append((one, twin, written))
-        elif why := [
-            d for d in source.dispensable if _matches(d.variables, one.name) or one.among(d.flags)
+        elif needless := [
+            d for d in source.dispensable if one.matches(d.variables) or one.among(d.flags)
         ]:
-            told.append(f"{one.text} → nothing ({why[0].reason})")
-        elif not off:  # Without the option any engine does what is said.
+            translated.append(f"{one.text} → nothing ({needless[0].reason})")
+        elif not off:  # Any engine without the option has it switched off.
             lacking.append(one.name)
     if lacking:
         names = ", ".join(lacking)
@@ -271,21 +270,16 @@ def translated_for(
         )
     words = [word for _, _, written in rows for word in written]
     for one, twin, written in rows:
-        more = [
-            word for flag, value in twin.also.items() if flag not in words for word in (flag, value)
-        ]
-        words += more
-        if [*written, *more] == list(one.words):
+        also = [word for item in twin.also.items() if item[0] not in words for word in item]
+        words += also
+        written += also
+        if written == list(one.words):
             kept.append(one.text)
         else:
-            told.append(
-                f"{one.text} → {' '.join([*written, *more]) or 'nothing (it needs no option there)'}"
-            )
-    return Kept(tuple(words), env, {}, tuple(kept), tuple(told), tuple(one.text for one in dropped))
-
-
-def _matches(patterns: Sequence[str], name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+            there = " ".join(written) or "nothing (it needs no option there)"
+            translated.append(f"{one.text} → {there}")
+    dropped_texts = tuple(one.text for one in dropped)
+    return Kept(tuple(words), env, {}, tuple(kept), tuple(translated), dropped_texts)
 
 
 def _written(
@@ -348,11 +342,10 @@ def launched_too(
     added = [one for one in asked if one not in own]
     env = {name: value for one in added for name, value in one.env.items()}
     option = f"--engine-arg {kind.name}: the baseline"
-    notes = (
-        [f"{option} is started with {', '.join(one.text for one in added)}, too"] if added else []
-    )
-    notes += (
-        [f"{option} keeps its own value, not {', '.join(one.text for one in own)}"] if own else []
-    )
+    notes: list[str] = []
+    if added:
+        notes.append(f"{option} is started with {', '.join(one.text for one in added)}, too")
+    if own:
+        notes.append(f"{option} keeps its own value, not {', '.join(one.text for one in own)}")
     argv = (*command.argv, *(word for one in added for word in one.words))
     return replace(command, argv=argv, env={**command.env, **env}), notes

@@ -10,7 +10,7 @@ may depend on it in silence.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -21,10 +21,8 @@ from autotune.base.errors import BadInput
 from .command import Configuration
 from .context import Context, as_failure
 from .engine import Engine, ParsedCommand
-from .entry import in_range
 from .expression import evaluate, fill, fill_value
 from .failure import Failure
-from .schema import Option
 
 _PATH = re.compile(r"\b(?:args|env|config)(?:\.\w+)+")
 
@@ -43,48 +41,42 @@ class Setting:
 
     Attributes:
         name: as it is written.
-        paths: where expressions find it, e.g. ``args.max_num_seqs``.
         knobs: those that are read from it.
     """
 
     name: str
-    paths: tuple[str, ...]
     value: Any
-    knobs: frozenset[str] = frozenset()
+    knobs: frozenset[str]
 
 
 def settings(kind: Engine, parsed: ParsedCommand) -> Iterator[Setting]:
     """List a command's settings."""
     table = kind.table(parsed.version)
     defaults = table.defaults
-    written = [
-        setting_of(option, value)
+    written: list[tuple[str, Iterable[str], Any]] = [
+        (option.long_flag, option.paths, value)
         for option in table.options
         if option.dest in parsed.given
         and (value := parsed.args[option.dest]) != defaults[option.dest]
     ]
-    written += [Setting(name, (f"env.{name}",), text) for name, text in parsed.env.items()]
-    written += [Setting(key, (f"config.{key}",), value) for key, value in parsed.config.items()]
-    written += [Setting(flag, (), True) for flag in parsed.unknown]
-    for setting in written:
-        for leaf in _leaves(setting):
-            yield replace(leaf, knobs=readers(kind, parsed.version, leaf))
+    written += [(name, [f"env.{name}"], text) for name, text in parsed.env.items()]
+    written += [(key, [f"config.{key}"], value) for key, value in parsed.config.items()]
+    written += [(flag, [], True) for flag in parsed.unknown]
+    for name, paths, whole in written:
+        for key, value in leaves(whole):
+            if value != {}:
+                knobs = readers(kind, parsed.version, [f"{path}{key}" for path in paths])
+                yield Setting(f"{name}{key}", value, knobs)
 
 
-def setting_of(option: Option, value: Any) -> Setting:
-    """Return the setting of an option, under its first long spelling; its knobs are not known
-    yet."""
-    name = next((flag for flag in option.flags if flag.startswith("--")), option.flags[0])
-    return Setting(name, tuple(f"args.{n}" for n in option.names), value)
-
-
-def _leaves(setting: Setting) -> Iterator[Setting]:
-    if not isinstance(setting.value, Mapping):
-        yield setting
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested mappings with their keys, a dot before each; another value
+    itself."""
+    if not isinstance(value, Mapping) or not value:
+        yield path, value
         return
-    for key, value in setting.value.items():
-        paths = tuple(f"{path}.{key}" for path in setting.paths)
-        yield from _leaves(Setting(f"{setting.name}.{key}", paths, value))
+    for key, part in value.items():
+        yield from leaves(part, f"{path}.{key}")
 
 
 @lru_cache(maxsize=64)
@@ -94,9 +86,14 @@ def readings(kind: Engine, version: str) -> Mapping[str, frozenset[str]]:
     return {name: frozenset(_PATH.findall(text)) for name, text in texts.items()}
 
 
-def readers(kind: Engine, version: str, setting: Setting) -> frozenset[str]:
-    """Return the knobs that are read from a setting."""
-    own = tuple(f"{path}." for path in setting.paths)
+def read_from(kind: Engine, knob: str, version: str) -> frozenset[str]:
+    """Return the options, variables and keys that a knob is read from, e.g. ``args.tp_size``."""
+    return frozenset(re.findall(r"\b(?:args|env|config)\.\w+", kind.reading(knob, version)))
+
+
+def readers(kind: Engine, version: str, setting: Iterable[str]) -> frozenset[str]:
+    """Return the knobs that are read from a setting, which expressions find at these paths."""
+    own = tuple(f"{path}." for path in setting)
     return frozenset(
         name
         for name, paths in readings(kind, version).items()
@@ -110,15 +107,17 @@ def class_of(kind: Engine, version: str, setting: Setting, read: Collection[str]
     if not setting.knobs.isdisjoint(read):
         return OptionClass.SIMULATED
     modelled, inert = (
-        any(
-            one.has(setting.name, setting.value) for one in group if in_range(version, one.versions)
-        )
+        any(one.has(setting.name, setting.value) for one in group if one.is_for(version))
         for group in (card.simulated, card.neutral)
     )
     if modelled or setting.name == card.model_flag:
         return OptionClass.SIMULATED
-    told = (flag for one in card.no_effect if in_range(version, one.versions) for flag in one.flags)
-    return OptionClass.NO_EFFECT if inert or setting.name in told else OptionClass.NOT_SIMULATED
+    without_effect = (
+        flag for entry in card.no_effect if entry.is_for(version) for flag in entry.flags
+    )
+    if inert or setting.name in without_effect:
+        return OptionClass.NO_EFFECT
+    return OptionClass.NOT_SIMULATED
 
 
 def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tuple[Setting, ...]:
@@ -171,14 +170,10 @@ def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Config
     refused = (
         replace(as_failure(rule), log_excerpt=fill(rule.message, scope))
         for rule in card.refusals
-        if in_range(version, rule.versions) and evaluate(rule.forbid, scope)
+        if rule.is_for(version) and evaluate(rule.forbid, scope)
     )
     try:
-        held = [
-            one
-            for one in card.loaded
-            if in_range(version, one.versions) and evaluate(one.when, scope)
-        ]
+        held = [change for change in card.loaded if change.holds(scope, version)]
         figures = {
             name: fill_value(value, scope) for one in held for name, value in one.figures.items()
         }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 
 from autotune.base.errors import MalformedFile
 
 from .engine import Engine
-from .entry import in_range
-from .expression import attributes
 from .library import line_of
 
 
@@ -27,16 +26,20 @@ def check_readings(file: Path, kind: Engine) -> None:
     for name, knob in card.knobs.items():
         for number, reading in enumerate(knob.read):
             versions = [
-                v for v in card.versions if in_range(v, reading.versions) and knob.exists_in(v)
+                version
+                for version in card.versions
+                if reading.is_for(version) and knob.exists_in(version)
             ]
             known = set[str]().union(*(options[version] for version in versions))
-            unknown = sorted(attributes(reading.value, "args") - known) if versions else []
+            unknown = (
+                sorted(set(re.findall(r"\bargs\.(\w+)", reading.value)) - known) if versions else []
+            )
             if unknown:
                 near = difflib.get_close_matches(unknown[0], known, n=1)
                 meant = f"; did you mean args.{near[0]}?" if near else ""
-                told = (
+                problem = (
                     f"args.{unknown[0]} is no option of {card.title} {', '.join(versions)}{meant}"
                 )
                 raise MalformedFile(
-                    file, told, line_of(file, ("knobs", name, "read", number, "value"))
+                    file, problem, line_of(file, ("knobs", name, "read", number, "value"))
                 )

@@ -22,7 +22,6 @@ from typing import Any
 from .command import Command, Configuration, Resolved, Scalar
 from .context import Context, default_of, effective
 from .engine import Engine
-from .entry import in_range
 from .expression import Namespace, evaluate
 from .schema import Knob
 
@@ -197,11 +196,9 @@ def compare(
 
 def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
     """Evaluate the first reported reading; raises `_NotReported` for none."""
-    for reading in knob.resolved if knob.exists_in(version) else ():
-        if not in_range(version, reading.versions):
-            continue
+    for expression in knob.expressions(knob.resolved, version):
         try:
-            value = evaluate(reading.value, scope)
+            value = evaluate(expression, scope)
         except (_NotReported, *_MALFORMED):
             # A source that is not there, or tells it in another form than this version should.
             continue

@@ -15,10 +15,11 @@ from autotune.base.errors import BadInput
 
 from .command import Command, Configuration, Scalar
 from .context import Context, default_of, effective
-from .engine import Engine, OptionParser
-from .expression import fill
+from .engine import Engine, filled_args, filled_env, flag_of
+from .kept import divided
+from .options import read_from
 from .schema import name_of
-from .space import given_names, knobs_set, read_from
+from .space import given_paths, knobs_set
 from .translate import translate
 
 
@@ -34,17 +35,16 @@ def rewrite(
         return translated, notes
     try:
         before = _Before(kind, command, old, new)
-    except (
-        BadInput
-    ):  # An installation of its own had options that no table has: nothing is known of them.
+    except BadInput:
+        # Without a table for the options of an installation of its own nothing is known of them.
         return translated, notes
     if before.problem(translated) is None:
         return translated, notes
-    written, said = before.written()
+    written, change = before.written()
     written, notes = translate(kind, written, new.version)
     if (problem := before.problem(written)) is not None:
         raise BadInput(problem)
-    return written, [*notes, said]
+    return written, [*notes, change]
 
 
 class _Before:
@@ -53,12 +53,15 @@ class _Before:
     def __init__(self, kind: Engine, command: Command, old: Context, new: Context) -> None:
         self._kind, self._command, self._old, self._new = kind, command, old, new
         words, flags = kind.arguments(command.argv) or (), kind.table(old.version).flags
-        self._words = [_in_full(word, flags) for word in kind.prepare(words, old.version, command)]
+        prepared = kind.prepare(words, old.version, command)
+        self._words = [_in_full(word, flags) for word in prepared]
+        self._options = list(divided(kind, self._words, old.version))
         parsed = kind.parse(command, old.version)
-        given, self._raw = given_names(kind, parsed), kind.knobs(parsed, old).knobs
+        given = given_paths(kind, parsed)
+        self._raw = kind.knobs(parsed, old).knobs
         decided = knobs_set(kind, parsed, old, given)
         self._sources = {name: read_from(kind, name, old.version) & given for name in decided}
-        taken = {name: self._taken(names) for name, names in self._sources.items()}
+        taken = {name: self._taken(paths) for name, paths in self._sources.items()}
         defaults = {
             n: default_of(kind.card.knobs[n], old.scope(self._raw), old.version) for n in decided
         }
@@ -73,26 +76,21 @@ class _Before:
         fixed = {name: self._raw[name] for name in ("replicas", *kind.card.on_node, *self._set)}
         self._knobs = kind.default_knobs(new, fixed)
 
-    def _divided(self, names: Set[tuple[str, str]]) -> tuple[list[str], list[str]]:
-        """Divide the arguments into the others and those that set some names, with their values."""
-        table = self._kind.table(self._old.version)
-        own = tuple(one for one in table.options if names & {("args", name) for name in one.names})
-        some = OptionParser(replace(table, options=own), positional=False, abbreviations=False)
-        kept = left = some.parse_known_args(self._words)[1]
-        removed = list[str]()
-        for word in self._words:
-            if left[:1] == [word]:
-                left = left[1:]
-            else:
-                removed.append(word)
-        return kept, removed
+    def _divided(self, paths: Set[str]) -> tuple[list[str], list[str]]:
+        """Divide the arguments into the others and those that set some paths, with their values."""
+        others: list[str] = []
+        setting: list[str] = []
+        for one in self._options:
+            sets_a_path = one.option is not None and not paths.isdisjoint(one.option.paths)
+            (setting if sets_a_path else others).extend(one.words)
+        return others, setting
 
-    def _taken(self, names: Set[tuple[str, str]]) -> Mapping[str, Scalar] | None:
-        """Return the knobs that the other version reads in the options of some names; None if it
+    def _taken(self, paths: Set[str]) -> Mapping[str, Scalar] | None:
+        """Return the knobs that the other version reads in the options of some paths; None if it
         refuses these."""
         kind, new, command = self._kind, self._new, self._command
-        env = {name: value for name, value in command.env.items() if ("env", name) in names}
-        part = kind.command_with([], new.scope({}), new, self._divided(names)[1])
+        env = {name: value for name, value in command.env.items() if f"env.{name}" in paths}
+        part = kind.command_with([], new.scope({}), new, self._divided(paths)[1])
         part, _ = translate(kind, replace(part, env=env, files=command.files), new.version)
         try:
             return kind.knobs(kind.parse(part, new.version), new).knobs
@@ -104,7 +102,7 @@ class _Before:
         does neither."""
         kind, version = self._kind, self._new.version
         table, lacks = kind.table(version), f"{kind.card.title} {version} has no option for"
-        for flag in (word.partition("=")[0] for word in command.argv if word.startswith("--")):
+        for flag in (flag_of(word) for word in command.argv if word.startswith("--")):
             known = [other for other in kind.card.versions if flag in kind.table(other).flags]
             if known and not table.borrowed and flag not in table.flags:
                 return f"{lacks} {flag}, which is in {' to '.join(dict.fromkeys([known[0], known[-1]]))}"
@@ -123,18 +121,20 @@ class _Before:
         """Return the command with its knobs in the other version's options, and the change as a
         sentence."""
         kind, command, scope = self._kind, self._command, self._new.scope(self._knobs)
-        again, names, more = list[str](), set[tuple[str, str]](), self._read_otherwise
+        again: list[str] = []
+        paths = set[str]()
+        more = self._read_otherwise
         while more:  # Knobs that share an option are written together.
             again += more
-            names = names.union(*(self._sources[knob] for knob in more))
+            paths = paths.union(*(self._sources[knob] for knob in more))
             more = [
                 knob
                 for knob, source in self._sources.items()
-                if knob not in again and names & source
+                if knob not in again and paths & source
             ]
-        # The other keys of a JSON value would be lost.
-        options = kind.table(self._old.version).options
-        names -= {("args", name) for one in options if "json" in one.type for name in one.names}
+        for option in kind.table(self._old.version).options:
+            if "json" in option.type:  # Its other keys would be lost.
+                paths -= option.paths
         added = [
             one
             for knob in self._set
@@ -145,26 +145,23 @@ class _Before:
         # is left out.
         raw = self._old.scope(self._raw)
         for always in kind.always(raw, self._old):
-            words = [fill(word, raw) for word in always.args]
-            flags = {("args", name_of(word)) for word in words if word.startswith("-")}
-            if (
-                f" {' '.join(words)} " in f" {' '.join(self._words)} "
-                and self._taken(flags) is None
-            ):
-                names |= flags
-        kept, removed = self._divided(names)
-        new = [fill(word, scope) for one in added for word in one.args]
-        env = {name: value for name, value in command.env.items() if ("env", name) not in names}
-        env |= {name: fill(text, scope) for one in added for name, text in one.env.items()}
+            words = filled_args([always], raw)
+            flags = {f"args.{name_of(word)}" for word in words if word.startswith("-")}
+            typed = f" {' '.join(words)} " in f" {' '.join(self._words)} "
+            if typed and self._taken(flags) is None:
+                paths |= flags
+        kept, removed = self._divided(paths)
+        new = filled_args(added, scope)
+        env = {name: value for name, value in command.env.items() if f"env.{name}" not in paths}
+        env |= filled_env(added, scope)
         program = command.argv[: len(command.argv) - len(kind.arguments(command.argv) or ())]
-        said = (
+        written = replace(command, argv=(*program, *kept, *new), env=env)
+        change = (
             f"wrote {' '.join(removed)} as {' '.join(new)}"
             if new
             else f"left out {' '.join(removed)}"
         )
-        return replace(
-            command, argv=(*program, *kept, *new), env=env
-        ), f"{said} for {kind.card.title} {self._new.version}"
+        return written, f"{change} for {kind.card.title} {self._new.version}"
 
 
 def _in_full(word: str, flags: Set[str]) -> str:

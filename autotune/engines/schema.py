@@ -9,30 +9,37 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from .command import Scalar
-from .entry import Entry, KnownVersion, VersionRange, in_range
-from .expression import Expression, Template
+from .entry import Entry, KnownVersion, Versioned, VersionRange, in_range
+from .expression import Expression, Template, evaluate
 from .failure import FailureKind
 from .serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
 
 
-class Addition(Entry):
+class Conditional(Versioned):
+    """An entry that applies under a condition."""
+
+    when: Expression = "True"
+
+    def holds(self, scope: Mapping[str, Any], version: str) -> bool:
+        """Return whether the entry applies to a version in a scope."""
+        return self.is_for(version) and bool(evaluate(self.when, scope))
+
+
+class Addition(Conditional):
     """An addition to the command line. ``args`` and the leaves of ``env`` and ``config`` are
     templates."""
 
-    when: Expression = "True"
-    versions: VersionRange = "*"
     args: list[Template] = []
     env: dict[str, Template] = {}
-    config: dict[str, Any] = Field(
-        default={}, description="dotted key of the engine's own config file to value"
-    )
+    config: dict[str, Any] = {}
+    """Dotted keys of the engine's own config file, with their values."""
     reason: str = ""
     source: str = ""
 
@@ -41,13 +48,12 @@ class ForcedAcceptance(Addition):
     """Switch that forces an engine's number of accepted drafted tokens; its templates see it as
     `forced`."""
 
-    counts_drafts: bool = Field(
-        default=False, description="without the token that comes without drafting"
-    )
-    whole: bool = Field(default=False, description="takes whole numbers only")
-    read: Expression = Field(
-        description="the number in a command line, of ``args`` and ``env``; None = not forced"
-    )
+    counts_drafts: bool = False
+    """The number excludes the token that comes without drafting."""
+    whole: bool = False
+    """The switch takes whole numbers only."""
+    read: Expression
+    """The number in a command line, of ``args`` and ``env``; None = not forced."""
 
     def counted(self, length: float) -> float:
         """Return tokens per step as the engine counts them; the nearest valid number other than
@@ -59,33 +65,27 @@ class ForcedAcceptance(Addition):
 class RandomWeights(Addition):
     """Switch that starts an engine with random weights and routes tokens to experts uniformly."""
 
-    read: Expression = Field(
-        description="whether a command line, of ``args``, ``env`` and ``config``, has it"
-    )
+    read: Expression
+    """Condition on ``args``, ``env`` and ``config``: true if a command line has the switch."""
 
 
-class Case(Entry):
+class Case(Conditional):
     """A value, or a template of one, under a condition; in a list of cases the first that holds
     applies."""
 
     value: bool | int | float | Template | None = None
-    when: Expression = "True"
-    versions: VersionRange = "*"
 
 
-class Values(Entry):
+class Values(Conditional):
     """Values to search under a condition; in a list the first that holds applies."""
 
     values: list[Scalar]
-    when: Expression = "True"
-    versions: VersionRange = "*"
 
 
-class Reading(Entry):
+class Reading(Versioned):
     """Reading of a knob from a command line, in a range of versions."""
 
     value: Expression
-    versions: VersionRange = "*"
 
 
 # An expression alone is the reading of all versions.
@@ -105,11 +105,13 @@ class GiveUp(Entry):
     """
 
     kind: GiveUpKind
-    when: Expression = Field(
-        description="of the values; beside the knobs it sees `default`, the knob's own, and `baseline`, its knobs"
-    )
-    what: Template = Field(description="a sentence: the trade-off")
-    keeps: Expression = Field(default="default", description="the value without a trade-off")
+    when: Expression
+    """Condition on the value; beside the knobs it sees `default`, the knob's own, and `baseline`, its
+    knobs."""
+    what: Template
+    """The trade-off, as a sentence."""
+    keeps: Expression = "default"
+    """The value without a trade-off."""
 
 
 class Knob(Entry):
@@ -131,31 +133,27 @@ class Knob(Entry):
     """
 
     help: str
-    since: KnownVersion | None = Field(
-        default=None, description="first version that has the knob; None: all have it"
-    )
+    since: KnownVersion | None = None
+    """First version that has the knob; None: all have it."""
     default: Scalar | list[Case] = None
-    search: list[Scalar] | list[Values] = Field(description="the values that enumeration tries")
-    choices: list[Scalar] | None = Field(
-        default=None, description="every value `--set` may pin; None: any value"
-    )
-    minimum: float | None = Field(default=None, description="of a number; the engine refuses less")
+    search: list[Scalar] | list[Values]
+    """The values that enumeration tries."""
+    choices: list[Scalar] | None = None
+    """Every value `--set` may pin; None: any value."""
+    minimum: float | None = None
+    """Least number; the engine refuses less."""
     maximum: float | None = None
-    active: Expression = Field(
-        default="True", description="where false, the knob keeps its default"
-    )
+    active: Expression = "True"
+    """Condition; where it is false, the knob keeps its default."""
     emit: list[Addition] = []
-    emit_default: bool = Field(
-        default=False, description="write it also when it equals the default"
-    )
+    emit_default: bool = False
+    """Write the value even if it equals the default."""
     read: Readings
     resolved: Readings = []
-    becomes: Readings = Field(
-        default=[], description="of `memory_fraction`: the share that weights and KV cache get"
-    )
-    monotone_memory: bool = Field(
-        default=False, description="a larger value never needs less GPU memory"
-    )
+    becomes: Readings = []
+    """Share that weights and KV cache get; for `memory_fraction` alone."""
+    monotone_memory: bool = False
+    """A larger value never needs less GPU memory."""
     gives_up: list[GiveUp] = []
     source: str = ""
 
@@ -167,6 +165,11 @@ class Knob(Entry):
     def exists_in(self, version: str) -> bool:
         """Return whether a version has the knob; without it, the knob has its default."""
         return self.since is None or in_range(version, f">={self.since}")
+
+    def expressions(self, readings: list[Reading], version: str) -> Iterator[str]:
+        """List the expressions of some of its readings in a version; none without the knob."""
+        held = (reading.value for reading in readings if reading.is_for(version))
+        return held if self.exists_in(version) else iter(())
 
     def refuses(self, value: Scalar) -> str | None:
         """Explain why a value is refused; None if it is allowed. A knob with bounds takes numbers,
@@ -206,32 +209,39 @@ class Knob(Entry):
         return right if below or (self.maximum is not None and value > self.maximum) else None
 
 
-class Option(Entry):
+class Option(Versioned):
     """Option of the engine's command line, as declared by its own parser."""
 
-    flags: list[str] = Field(
-        min_length=1, description="every spelling, as they stand on a command line"
-    )
-    dest: str = Field(
-        default_factory=lambda option: name_of(option["flags"][0]),
-        description="where the engine stores the value",
-    )
+    flags: list[str] = Field(min_length=1)
+    """Every spelling, as on a command line."""
+    dest: str = Field(default_factory=lambda option: name_of(option["flags"][0]))
+    """Where the engine stores the value."""
     action: Literal[
         "store", "store_true", "store_false", "boolean_optional", "append", "retired"
-    ] = Field(default="store", description="retired: refused with a message")
-    type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = Field(
-        default="str", description="human_int: 64k is 64000"
-    )
+    ] = "store"
+    """``retired``: refused with a message."""
+    type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = "str"
+    """``human_int``: 64k is 64000."""
     nargs: str | int | None = None
     choices: list[Any] = []
     const: Any = None
-    default: Any = Field(default=None, description="None also where the engine computes it")
-    versions: VersionRange = "*"
+    default: Any = None
+    """Default of the parser; None also where the engine computes it."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the value in expressions: the destination and every long spelling."""
         return (self.dest, *(name_of(flag) for flag in self.flags if flag.startswith("--")))
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Return where expressions find the value, e.g. ``args.tp_size``."""
+        return frozenset(f"args.{name}" for name in self.names)
+
+    @property
+    def long_flag(self) -> str:
+        """Return the first long spelling, else the first of all."""
+        return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
 
 
 def name_of(flag: str) -> str:
@@ -239,59 +249,54 @@ def name_of(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-class Rule(Entry):
+class Rule(Versioned):
     """A combination that fails, or that is useless (kind ``rule``: it would run, but is never worth
     a launch)."""
 
     name: str
-    forbid: Expression = Field(description="true = the combination is forbidden")
-    module: str | None = Field(
-        default=None,
-        description="Python module; the rule holds only where the engine's own Python cannot import it",
-    )
+    forbid: Expression
+    """Condition; true = the combination is forbidden."""
+    module: str | None = None
+    """Python module; the rule holds only where the engine's own Python cannot import it."""
     kind: FailureKind
-    message: str = Field(description="the engine's telling line, or what would be wrong")
+    message: str
+    """The engine's telling line, or what would be wrong."""
     reason: str
-    versions: VersionRange = "*"
     source: str
 
 
-class Effect(Entry):
+class Effect(Conditional):
     """A setting that the engine changes by itself: if ``when`` holds, the knobs in ``set`` have
     these values."""
 
     name: str
     when: Expression
-    set: dict[str, Any] = Field(description="knob to value or template")
-    reason: str
-    versions: VersionRange = "*"
-    source: str
-
-
-class NoEffectOption(Entry):
-    """Options without an effect on the engine's speed: they have another purpose, or none."""
-
-    flags: list[str] = Field(
-        min_length=1, description="long spellings; those of a table in options/"
-    )
-    when: Expression = Field(
-        default="True", description="of the configuration; elsewhere they count"
-    )
-    versions: VersionRange = "*"
+    set: dict[str, Any]
+    """Knob to value or template."""
     reason: str
     source: str
 
 
-class NamedOptions(Entry):
+class NoEffectOption(Conditional):
+    """Options without an effect on the engine's speed: they have another purpose, or none.
+
+    The condition is on the configuration; elsewhere the options count.
+    """
+
+    flags: list[str] = Field(min_length=1)
+    """Long spellings; those of a table in options/."""
+    reason: str
+    source: str
+
+
+class NamedOptions(Versioned):
     """Options of one class, by name: of the command line, the environment, or the engine's config
     file."""
 
-    names: list[str] = Field(
-        min_length=1,
-        description="as they are written, keys of an option's value behind a dot; * stands for any letters",
-    )
-    values: list[Scalar] = Field(default=[], description="with these alone; empty: with any")
-    versions: VersionRange = "*"
+    names: list[str] = Field(min_length=1)
+    """Names as they are written, keys of an option's value behind a dot; * stands for any letters."""
+    values: list[Scalar] = []
+    """Values of this class; empty: any."""
     reason: str
     source: str
 
@@ -302,7 +307,7 @@ class NamedOptions(Entry):
         return fits and any(fnmatchcase(name, pattern) for pattern in self.names)
 
 
-class Loaded(Entry):
+class Loaded(Conditional):
     """Change of the model, or of a GPU's memory, that options of a command line make while it is
     loaded.
 
@@ -311,12 +316,10 @@ class Loaded(Entry):
     """
 
     when: Expression
-    versions: VersionRange = "*"
-    figures: dict[str, float | str] = Field(
-        default={},
-        description="of the model's architecture, in place of the checkpoint's; a text is a template",
-    )
-    gb: Expression = Field(default="0", description="10^9 bytes more (below 0: less) on each GPU")
+    figures: dict[str, float | str] = {}
+    """Figures of the architecture, in place of the checkpoint's; a text is a template."""
+    gb: Expression = "0"
+    """GB (10^9 bytes) more, below 0: less, on each GPU."""
     reason: Template
     source: str
 
@@ -330,18 +333,16 @@ class Start(Entry):
     source: str
 
 
-class Recipe(Entry):
+class Recipe(Conditional):
     """Command published by the engine's or the GPU's vendor for a model on a node."""
 
     name: str
-    when: Expression = Field(
-        description="of model, hardware and gpus alone: the knobs are in the command"
-    )
-    versions: VersionRange = "*"
-    command: str = Field(description="as published; {model} stands for the model's id or path")
-    config: dict[str, Any] = Field(
-        default={}, description="content of the config file that the command names"
-    )
+    when: Expression
+    """Condition on model, hardware and gpus alone: the knobs are in the command."""
+    command: str
+    """Command as published; {model} stands for the model's id or path."""
+    config: dict[str, Any] = {}
+    """Content of the config file that the command names."""
     source: str
 
 
@@ -357,58 +358,47 @@ class Requirement(Entry):
 class InstallationFacts(Entry):
     """Signs of an installation of the engine, and the way to query its options."""
 
-    distributions: list[str] = Field(
-        default=[],
-        description="Python distributions that are the engine; the first that is there tells the version",
-    )
-    help: list[str] | None = Field(
-        default=None,
-        description="arguments after the program to print every option; None: its parser is not asked",
-    )
+    distributions: list[str] = []
+    """Python distributions that are the engine; the first that is there tells the version."""
+    help: list[str] | None = None
+    """Arguments after the program to print every option; None: its parser is not asked."""
 
 
 class Renamed(Entry):
     """An option, or an environment variable that became an option, with the versions of each
     name."""
 
-    kind: Literal["flag", "environment"] = Field(
-        description="what the old name is; the new one is a flag"
-    )
+    kind: Literal["flag", "environment"]
+    """Kind of the old name; the new one is a flag."""
     old: str
     new: str
-    old_versions: VersionRange = Field(description="where the old name works")
-    new_versions: VersionRange = Field(description="where the new name works")
-    values: dict[str, str] = Field(
-        default={}, description="values that were renamed too, old to new"
-    )
+    old_versions: VersionRange
+    """Versions in which the old name works."""
+    new_versions: VersionRange
+    """Versions in which the new name works."""
+    values: dict[str, str] = {}
+    """Values that were renamed too, old to new."""
     source: str
 
 
-class Counterpart(Entry):
+class Counterpart(Versioned):
     """Option that is no knob; options of one `meaning` replace each other between engines."""
 
     meaning: str
-    flags: list[str] = Field(
-        default=[], description="its spellings, or dotted keys of the config file"
-    )
-    variable: str | None = Field(
-        default=None, description="environment variable that does the same"
-    )
-    args: list[str] | None = Field(
-        default=None,
-        description="written for it, ``{value}`` for its values; None: the flag and its values",
-    )
-    also: dict[str, str] = Field(
-        default={}, description="flag to value, written where the command lacks the flag"
-    )
-    values: dict[str, str] = Field(
-        default={}, description="its values to those that all engines' cards share"
-    )
-    form: str | None = Field(
-        default=None, description="regular expression of the values that have a counterpart"
-    )
-    file: bool = Field(default=False, description="the value may name a file, also as name=path")
-    versions: VersionRange = "*"
+    flags: list[str] = []
+    """Its spellings, or dotted keys of the config file."""
+    variable: str | None = None
+    """Environment variable that does the same."""
+    args: list[str] | None = None
+    """Words written for it, ``{value}`` for its values; None: the flag and its values."""
+    also: dict[str, str] = {}
+    """Flag to value, written where the command lacks the flag."""
+    values: dict[str, str] = {}
+    """Its values to those that all engines' cards share."""
+    form: str | None = None
+    """Regular expression of the values that have a counterpart."""
+    file: bool = False
+    """The value may name a file, also as name=path."""
     source: str
 
 
@@ -416,10 +406,10 @@ class Dispensable(Entry):
     """Options that another engine's command does without; `tuned`: so do this engine's own
     candidates."""
 
-    flags: list[str] = Field(default=[], description="spellings, or dotted keys of the config file")
-    variables: list[str] = Field(
-        default=[], description="environment variables, ``*`` at the end for any rest"
-    )
+    flags: list[str] = []
+    """Spellings, or dotted keys of the config file."""
+    variables: list[str] = []
+    """Environment variables, ``*`` at the end for any rest."""
     tuned: bool = False
     reason: str
     source: str
@@ -430,9 +420,8 @@ class Word(Entry):
 
     column: str
     word: Scalar
-    means: Scalar = Field(
-        default=None, description="None: what the engine does when nothing is said"
-    )
+    means: Scalar = None
+    """Value in the card; None: the engine's own choice."""
     source: str
 
 
@@ -441,93 +430,68 @@ class EngineCard(Entry):
 
     engine: Annotated[str, AfterValidator(str.lower)]
     title: str
-    program: list[str] = Field(description="how the command line begins")
-    versions: list[str] = Field(
-        min_length=1,
-        description="known versions, oldest first; each with a table in options/, or `options`",
-    )
-    options: list[Option] = Field(
-        default=[], description="of an engine with few; they are its tables"
-    )
-    programs: list[list[str]] = Field(
-        default=[], description="other ways in which its command line may begin"
-    )
-    model_flag: str | None = Field(
-        default=None, description="None: the model is the first positional argument"
-    )
-    config_flag: list[Case] = Field(
-        default=[], description="option that names the engine's own config file"
-    )
-    config_file: str = Field(
-        default="", description="name of the config file that a command brings along"
-    )
+    program: list[str]
+    """How the command line begins."""
+    versions: list[str] = Field(min_length=1)
+    """Known versions, oldest first; each with a table in options/, or `options`."""
+    options: list[Option] = []
+    """Options of an engine with few; they are its tables."""
+    programs: list[list[str]] = []
+    """Other ways in which its command line may begin."""
+    model_flag: str | None = None
+    """Option that names the model; None: it is the first positional argument."""
+    config_flag: list[Case] = []
+    """Option that names the engine's own config file."""
+    config_file: str = ""
+    """Name of the config file that a command brings along."""
     installation: InstallationFacts = InstallationFacts()
     renamed: list[Renamed] = []
-    words: list[Word] = Field(
-        default=[], description="of tables, where a knob refuses the value or there is none"
-    )
-    on_node: dict[str, Any] = Field(
-        description="the engine's defaults on all GPUs: knob to value or template"
-    )
+    words: list[Word] = []
+    """Words of tables, where a knob refuses the value or there is none."""
+    on_node: dict[str, Any]
+    """The engine's defaults on all GPUs: knob to value or template."""
     requires: list[Requirement] = []
-    architectures: list[str] = Field(
-        default=[], description="model classes that it has; empty: not known which"
-    )
+    architectures: list[str] = []
+    """Model classes that it has; empty: not known which."""
     always: list[Addition] = []
-    forced_acceptance: list[ForcedAcceptance] = Field(
-        default=[], description="the first of a version counts"
-    )
-    random_weights: list[RandomWeights] = Field(
-        default=[], description="the first that holds counts"
-    )
+    forced_acceptance: list[ForcedAcceptance] = []
+    """Switches; the first of a version counts."""
+    random_weights: list[RandomWeights] = []
+    """Switches; the first that holds counts."""
     knobs: dict[str, Knob]
     effects: list[Effect] = []
-    no_effect: list[NoEffectOption] = Field(
-        default=[], description="reported as without effect on a command line"
-    )
-    neutral: list[NamedOptions] = Field(
-        default=[],
-        description="further ones without effect on speed and memory, which nobody expects of them",
-    )
-    simulated: list[NamedOptions] = Field(
-        default=[],
-        description="modelled by the simulator, beside those that its knobs are read from",
-    )
-    loaded: list[Loaded] = Field(default=[], description="each that holds counts")
-    refusals: list[Rule] = Field(
-        default=[],
-        description="rules over `args`, `env` and `config` as well: values that end the start",
-    )
-    counterparts: list[Counterpart] = Field(
-        default=[], description="of several of a meaning the first that holds"
-    )
+    no_effect: list[NoEffectOption] = []
+    """Options reported as without effect on a command line."""
+    neutral: list[NamedOptions] = []
+    """Further options without effect on speed and memory, which nobody expects of them."""
+    simulated: list[NamedOptions] = []
+    """Options that the simulator models, beside those that its knobs are read from."""
+    loaded: list[Loaded] = []
+    """Changes of the model; each that holds counts."""
+    refusals: list[Rule] = []
+    """Rules over `args`, `env` and `config` as well: values that end the start."""
+    counterparts: list[Counterpart] = []
+    """Counterparts; the first of a meaning that holds counts."""
     dispensable: list[Dispensable] = []
-    variables: list[str] = Field(
-        default=[], description="environment variables that no other engine reads, as above"
-    )
+    variables: list[str] = []
+    """Environment variables that no other engine reads, ``*`` at the end for any rest."""
     rules: list[Rule] = []
     starts: list[Start] = []
-    recipes: list[Recipe] = Field(
-        default=[], description="of several that hold the first is `--baseline recipe`"
-    )
+    recipes: list[Recipe] = []
+    """Recipes; the first that holds is `--baseline recipe`."""
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
-    kv_cache_tokens: list[ResolvedSource] = Field(
-        default=[],
-        description="patterns whose first group is the tokens that one replica's KV cache holds",
-    )
-    progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
-    default_baseline: bool = Field(
-        default=False, description="comes first, so that its default is the baseline"
-    )
-    checkpoint_files: bool = Field(
-        default=False,
-        description="a model is a folder with weight files, or a Hugging Face id that is looked for in its cache; "
-        "options `load_format`, `download_dir` and `revision` mean there what they mean in vLLM",
-    )
-    images: list[ContainerImage] = Field(
-        default=[], description="where it is found in a container; the first that fits"
-    )
+    kv_cache_tokens: list[ResolvedSource] = []
+    """Patterns whose first group is the tokens that one replica's KV cache holds."""
+    progress: list[ProgressMark] = []
+    """Marks in the order of a start."""
+    default_baseline: bool = False
+    """The engine comes first, so that its default is the baseline."""
+    checkpoint_files: bool = False
+    """A model is a folder with weight files, or a Hugging Face id that is looked for in its cache;
+    options `load_format`, `download_dir` and `revision` mean there what they mean in vLLM."""
+    images: list[ContainerImage] = []
+    """Container images with the engine; the first that fits counts."""
     failures: list[LogPattern] = []
 
     @property

@@ -8,38 +8,38 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .entry import Entry, VersionRange
+from .entry import Entry, Versioned, VersionRange
 from .failure import FailureKind, Phase
 
 
-class CacheMetrics(Entry):
+class CacheMetrics(Versioned):
     """Prometheus counters of the prompt tokens looked up in the prefix cache, and of those found.
 
     A gauge of the hit rate will not do: it says nothing of the time between two readings.
     """
 
-    queries: str = Field(description="prompt tokens looked up")
-    queries_without_hits: bool = Field(
-        default=False, description="whether `queries` counts only those not found"
-    )
-    hits: list[str] = Field(
-        min_length=1, description="prompt tokens found, added up; the first is there or none is"
-    )
-    hits_zero_with: str | None = Field(
-        default=None,
-        description="a metric of the same page; where it stands, counters of hits that are missing are 0, as the "
-        "engine writes them from the first hit on. None: a page without the first of `hits` is another engine's",
-    )
-    versions: VersionRange = "*"
+    queries: str
+    """Prompt tokens looked up."""
+    queries_without_hits: bool = False
+    """True if `queries` counts only tokens that are not found."""
+    hits: list[str] = Field(min_length=1)
+    """Prompt tokens found, added up; the first is there or none is."""
+    hits_zero_with: str | None = None
+    """A metric of the same page; where it stands, counters of hits that are missing are 0, as the
+    engine writes them from the first hit on. None: a page without the first of `hits` is another
+    engine's."""
     source: str
 
 
 class DraftCounters(Entry):
     """Prometheus counters of speculative decoding."""
 
-    drafts: str = Field(description="how often tokens were drafted for a sequence")
-    drafted: str = Field(description="drafted tokens")
-    accepted: str = Field(description="drafted tokens that were kept")
+    drafts: str
+    """How often tokens were drafted for a sequence."""
+    drafted: str
+    """Drafted tokens."""
+    accepted: str
+    """Drafted tokens that were kept."""
 
 
 class DraftsOfRequests(Entry):
@@ -49,37 +49,34 @@ class DraftsOfRequests(Entry):
     it accepts.
     """
 
-    drafts: str = Field(description="how often a draft of a sequence was verified")
-    generated: str = Field(description="generated tokens")
-    requests: str = Field(description="requests that ended")
-    verified: str = Field(
-        description="gauge: tokens verified per draft, one of which is not drafted"
-    )
+    drafts: str
+    """How often a draft of a sequence was verified."""
+    generated: str
+    """Generated tokens."""
+    requests: str
+    """Requests that ended."""
+    verified: str
+    """Gauge: tokens verified per draft, one of which is not drafted."""
 
 
 class DraftGauges(Entry):
     """Prometheus gauges of speculative decoding, means of the latest steps of a data-parallel
     rank."""
 
-    length: str = Field(
-        description="tokens that a sequence gains per step, the one without drafting included"
-    )
-    rate: str | None = Field(
-        default=None, description="acceptance rate; None: the version tells none"
-    )
-    rate_of: Literal["drafted", "verified"] = Field(
-        default="drafted",
-        description="accepted over drafted tokens, or the length over the tokens verified per step",
-    )
+    length: str
+    """Tokens that a sequence gains per step, the one without drafting included."""
+    rate: str | None = None
+    """Acceptance rate; None: the version tells none."""
+    rate_of: Literal["drafted", "verified"] = "drafted"
+    """Accepted over drafted tokens, or the length over the tokens verified per step."""
 
 
-class DraftMetrics(Entry):
+class DraftMetrics(Versioned):
     """Metrics of the number of accepted drafted tokens."""
 
     counters: DraftCounters | None = None
     requests: DraftsOfRequests | None = None
     gauges: DraftGauges | None = None
-    versions: VersionRange = "*"
     source: str
 
     @model_validator(mode="after")
@@ -89,7 +86,7 @@ class DraftMetrics(Entry):
         return self
 
 
-class ResolvedSource(Entry):
+class ResolvedSource(Versioned):
     """Source of a running engine's resolved arguments: a path of its server, or a line of its log.
 
     What is found stands under `name` in the knobs' `resolved` readings; of entries with one name
@@ -99,12 +96,12 @@ class ResolvedSource(Entry):
     """
 
     name: str
-    path: str | None = Field(default=None, description="GET gives a JSON object")
-    key: str = Field(
-        default="", description="of that object, the key under which they stand; empty: all of it"
-    )
-    pattern: str | None = Field(default=None, description="regular expression with named groups")
-    versions: VersionRange = "*"
+    path: str | None = None
+    """Path of the server; GET gives a JSON object."""
+    key: str = ""
+    """Key of the arguments in that object; empty: all of it."""
+    pattern: str | None = None
+    """Regular expression with named groups."""
     source: str
 
     @model_validator(mode="after")
@@ -120,8 +117,10 @@ class SharedMemoryName(Entry):
     """A name that an engine or a library gives to its files in ``/dev/shm``: what is left of them
     is removed."""
 
-    pattern: str = Field(description="regular expression of the whole name")
-    reason: str = Field(description="what the file is, and when it is left behind")
+    pattern: str
+    """Regular expression of the whole name."""
+    reason: str
+    """Use of the file, and when it is left behind."""
     source: str
 
     @field_validator("pattern")
@@ -143,72 +142,53 @@ class Serving(Entry):
 
     host_flag: str = "--host"
     port_flag: str = "--port"
-    derived_ports: list[int] = Field(
-        default=[],
-        description="distances from its port of the other ports of the server; leased with it",
-    )
-    port_flags: dict[str, int] = Field(
-        default={},
-        description="option to the distance of the port that a launched server is given by it, where its version has "
-        "the option; leased as well",
-    )
-    environment: dict[str, str] = Field(
-        default={}, description="set for servers that autotune launches"
-    )
-    arguments: list[str] = Field(
-        default=[], description="added to the command of servers that autotune launches"
-    )
-    api_key_flag: str | None = Field(
-        default=None, description="option that makes the server want an API key"
-    )
-    api_key_variable: str | None = Field(
-        default=None, description="environment variable that does the same"
-    )
+    derived_ports: list[int] = []
+    """Distances of the server's other ports from its own; leased with it."""
+    port_flags: dict[str, int] = {}
+    """Option to the distance of the port that a launched server is given by it, where its version
+    has the option; leased as well."""
+    environment: dict[str, str] = {}
+    """Environment of servers that autotune launches."""
+    arguments: list[str] = []
+    """Words added to the command of servers that autotune launches."""
+    api_key_flag: str | None = None
+    """Option that makes the server want an API key."""
+    api_key_variable: str | None = None
+    """Environment variable that does the same."""
     health: str = "/health"
-    reset_cache: str | None = Field(
-        default=None, description="POST empties the prefix cache; None: there is no way"
-    )
-    reset_cache_needs: str = Field(
-        default="", description="what a server without that path was started without"
-    )
-    caches: dict[str, str] = Field(
-        default={},
-        description="variable to a folder of its own for compiled kernels, below one per engine, version and GPU kind; "
-        "set for servers that autotune launches where the user has not set it",
-    )
-    shared_memory: list[SharedMemoryName] = Field(
-        default=[],
-        description="the engine's own files in /dev/shm; those of its libraries are listed once for all",
-    )
+    reset_cache: str | None = None
+    """POST empties the prefix cache; None: there is no way."""
+    reset_cache_needs: str = ""
+    """Option that a server without that path was started without."""
+    caches: dict[str, str] = {}
+    """Variables to a folder of its own for compiled kernels, below one per engine, version and GPU
+    kind; set for servers that autotune launches where the user has not set it."""
+    shared_memory: list[SharedMemoryName] = []
+    """The engine's own files in /dev/shm; those of its libraries are listed once for all."""
     metrics_path: str = "/metrics"
-    metrics: dict[str, str] = Field(
-        default={}, description="our name to the engine's Prometheus name"
-    )
-    cache_metrics: list[CacheMetrics] = Field(
-        default=[], description="the first that the metrics page has counts"
-    )
-    draft_metrics: list[DraftMetrics] = Field(
-        default=[], description="the first that the metrics page has counts"
-    )
+    metrics: dict[str, str] = {}
+    """Our names to the engine's Prometheus names."""
+    cache_metrics: list[CacheMetrics] = []
+    """Metrics; the first that the page has counts."""
+    draft_metrics: list[DraftMetrics] = []
+    """Metrics; the first that the page has counts."""
 
 
 class LogPattern(Entry):
     """A line of the engine's log that gives the cause of a failure; the first matching line
     applies."""
 
-    pattern: str = Field(description="regular expression, searched in one line")
+    pattern: str
+    """Regular expression, searched in one line."""
     kind: FailureKind
-    way_out: str = Field(description="what to do; may use the pattern's named groups as {name}")
-    phase: Phase | None = Field(
-        default=None, description="when it happens, where the line alone tells"
-    )
-    way_out_at: dict[Phase, str] = Field(
-        default={}, description="a better way out where the phase is known"
-    )
-    retry: bool = Field(
-        default=True,
-        description="of infrastructure: false where the next launch would fail as well",
-    )
+    way_out: str
+    """Advice; it may use the pattern's named groups as {name}."""
+    phase: Phase | None = None
+    """Phase of the failure, where the line alone tells it."""
+    way_out_at: dict[Phase, str] = {}
+    """A better way out where the phase is known."""
+    retry: bool = True
+    """For infrastructure: false where the next launch would fail as well."""
     source: str
 
 
@@ -221,29 +201,25 @@ class SharedFailures(Entry):
 class ProgressMark(Entry):
     """A line that marks a starting server's progress: a later failure belongs to that phase."""
 
-    pattern: str = Field(description="regular expression, searched in one line")
+    pattern: str
+    """Regular expression, searched in one line."""
     phase: Phase
-    names_the_cause: bool = Field(
-        default=False, description="it stands behind the failure, and says where that was"
-    )
+    names_the_cause: bool = False
+    """The line stands behind the failure, and says where that was."""
     source: str
 
 
-class ContainerImage(Entry):
+class ContainerImage(Versioned):
     """A container image with the engine, for some versions on one vendor's hardware."""
 
-    image: str = Field(description="name and tag; {version} stands for the engine's version")
+    image: str
+    """Name and tag; {version} stands for the engine's version."""
     vendor: Literal["nvidia", "amd", "cpu"]
-    generation: str | None = Field(
-        default=None, description="of the hardware, where the image is for that one only"
-    )
-    versions: VersionRange = "*"
-    seen: VersionRange = Field(
-        default="*", description="versions whose tag is known to exist; others' follow the name"
-    )
-    own_entrypoint: bool = Field(
-        default=True,
-        description="whether the image's own entry point runs the words after the image's name as a command; if not "
-        "(it is the server itself), it is reset",
-    )
+    generation: str | None = None
+    """Generation of the hardware, where the image is for that one only."""
+    seen: VersionRange = "*"
+    """Versions whose tag is known to exist; others' follow the name."""
+    own_entrypoint: bool = True
+    """True if the image's own entry point runs the words after the image's name as a command; if
+    not (it is the server itself), it is reset."""
     source: str

@@ -17,12 +17,12 @@ from .engine import Engine, ParsedCommand
 from .enumeration import Enumeration
 from .expression import Namespace
 from .kept import Kept, as_they_are
+from .options import read_from
 from .registry import settings_in_front
 from .schema import Addition, EngineCard, name_of
 
 CONTRADICTS = "contradicts --engine-arg"
 """Name under which combinations are counted that passed-through options change."""
-_READ = re.compile(r"\b(args|env|config)\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +31,22 @@ class PassedThrough:
 
     Attributes:
         option: as it would be typed.
-        given: where readings find what is given: (``args``, ``env`` or ``config``; name).
+        given: paths by which readings find what is given, e.g. ``args.tp_size``.
         pins: the knobs that it sets, with the values that the engine's parser reads.
         related: the knobs that are read from what is given, and those that share another option
             with them.
         config: dotted keys of the engine's own config file, with their values.
-        own: where readings would find what is kept of the user's command, of which no knob is read.
+        own: the paths of what is kept of the user's command; no knob is read from them.
     """
 
     option: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     words: Sequence[str] = ()
-    given: Set[tuple[str, str]] = frozenset()
+    given: Set[str] = frozenset()
     pins: Mapping[str, Scalar] = field(default_factory=dict)
     related: Sequence[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    own: Set[tuple[str, str]] = frozenset()
+    own: Set[str] = frozenset()
 
     def command(self, kind: Engine, configuration: Configuration, context: Context) -> Command:
         """Return a configuration's command; the option of a pinned knob is used once, as typed."""
@@ -63,17 +63,12 @@ class PassedThrough:
         return replace(command, env={**command.env, **self.env})
 
     def _replaces(self, addition: Addition) -> bool:
-        flags = [
-            word.partition("=")[0].partition(".")[0]
-            for word in addition.args
-            if word.startswith("--")
-        ]
-        names = {("args", name_of(flag)) for flag in flags} | {
-            ("env", name) for name in addition.env
-        }
-        return self.given | self.own >= names | {
-            ("config", key.partition(".")[0]) for key in addition.config
-        }
+        paths = {f"env.{name}" for name in addition.env}
+        paths |= {f"config.{key.partition('.')[0]}" for key in addition.config}
+        for word in addition.args:
+            if word.startswith("--"):
+                paths.add(f"args.{name_of(re.split('[=.]', word)[0])}")
+        return paths <= self.given | self.own
 
     def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
         """Return whether a passed-through option makes the engine run another configuration."""
@@ -105,8 +100,8 @@ def passed_through(
     )
     passed = PassedThrough(option, env, [*kept.words, *words], config=kept.config)
     try:
-        given = given_names(kind, kind.parse(replace(alone, env=env), context.version))
-        passed = replace(passed, own=given_names(kind, kind.parse(own, context.version)))
+        given = given_paths(kind, kind.parse(replace(alone, env=env), context.version))
+        passed = replace(passed, own=given_paths(kind, kind.parse(own, context.version)))
         parsed = kind.parse(passed.command(kind, settings, context), context.version)
         knobs = kind.knobs(parsed, context).knobs
         reads = {name: read_from(kind, name, context.version) for name in kind.card.knobs}
@@ -123,45 +118,34 @@ def passed_through(
         if kind.table(context.version).borrowed:
             return passed  # An option that this version may know.
         raise BadInput(f"{option}: {error}") from error
-    shared = set[tuple[str, str]]().union(*(names for names in reads.values() if names & given))
-    related = [name for name, names in reads.items() if names & shared]
+    shared = frozenset[str]().union(*(paths for paths in reads.values() if paths & given))
+    related = [name for name, paths in reads.items() if paths & shared]
     return replace(
         passed, given=given, pins={name: knobs[name] for name in set_by}, related=related
     )
 
 
-def read_from(kind: Engine, knob: str, version: str) -> set[tuple[str, str]]:
-    """Return where a knob is read in a version: (``args``, ``env`` or ``config``; name)."""
-    return set(_READ.findall(kind.reading(knob, version)))
-
-
-def knobs_set(
-    kind: Engine, parsed: ParsedCommand, context: Context, given: Set[tuple[str, str]]
-) -> list[str]:
-    """List the knobs of a command that the given names decide."""
+def knobs_set(kind: Engine, parsed: ParsedCommand, context: Context, given: Set[str]) -> list[str]:
+    """List the knobs of a command that the given paths decide."""
     read = [name for name in kind.card.knobs if read_from(kind, name, context.version) & given]
     return [name for name in read if _decides(kind, name, parsed, context, given)]
 
 
-def given_names(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
-    """Return the names by which readings find the given options; a config file covers all its
+def given_paths(kind: Engine, parsed: ParsedCommand) -> set[str]:
+    """Return the paths by which readings find the given options; a config file covers all its
     possible keys."""
-    options = [
-        option for option in kind.table(parsed.version).options if option.dest in parsed.given
-    ]
-    given = {("args", name) for option in options for name in option.names} | {
-        ("env", name) for name in parsed.env
-    }
-    if any(("args", name_of(str(case.value))) in given for case in kind.card.config_flag):
-        readings = [kind.reading(name, parsed.version) for name in kind.card.knobs]
-        given |= {
-            found for text in readings for found in _READ.findall(text) if found[0] == "config"
-        }
+    given = {f"env.{name}" for name in parsed.env}
+    for option in kind.table(parsed.version).options:
+        if option.dest in parsed.given:
+            given |= option.paths
+    if any(f"args.{name_of(str(case.value))}" in given for case in kind.card.config_flag):
+        paths = {p for name in kind.card.knobs for p in read_from(kind, name, parsed.version)}
+        given |= {path for path in paths if path.startswith("config.")}
     return given
 
 
 def _decides(
-    kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: Set[tuple[str, str]]
+    kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: Set[str]
 ) -> bool:
     """Return whether a knob's reading changes without the given options, as none or as another
     value."""
@@ -171,7 +155,7 @@ def _decides(
         for space in ("args", "env", "config"):
             values: Mapping[str, Any] = getattr(parsed, space)
             scope[space] = Namespace(
-                {n: absent if (space, n) in given else value for n, value in values.items()}
+                {n: absent if f"{space}.{n}" in given else value for n, value in values.items()}
             )
         with suppress(BadInput):
             readings.append(kind.read(knob, scope, parsed.version))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from autotune.base.notify import Notify
 
 from .command import Command
-from .engine import Engine
+from .engine import Engine, flag_of
 from .entry import in_range
 from .library import Library
 from .registry import command_of, recognise, settings_in_front
@@ -83,7 +83,7 @@ class _Translation:
                     )
                     continue
                 if target.is_flag and target.name not in {
-                    self._spelled(word.partition("=")[0]) for word in words
+                    self._engine.spelled(flag_of(word)) for word in words
                 }:
                     words += [target.name, target.values.get(value, value)]
                 self._note(name, target.name)
@@ -94,7 +94,7 @@ class _Translation:
         rest = iter(words)
         for word in rest:
             spelling, equals, value = word.partition("=")
-            name = self._spelled(spelling)
+            name = self._engine.spelled(spelling)
             target = (
                 self._target(name, is_flag=True)
                 if name.startswith("--") and name not in self._flags
@@ -111,9 +111,6 @@ class _Translation:
             else:
                 out += [f"{target.name}={given}"] if equals else [target.name, given]
         return out
-
-    def _spelled(self, flag: str) -> str:
-        return flag.replace("_", "-") if self._engine.hyphens and flag.startswith("--") else flag
 
     def _note(self, given: str, target: str) -> None:
         self.notes.append(

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 from autotune.engines.command import Configuration
 from autotune.engines.context import Context
 from autotune.engines.engine import Engine
 from autotune.engines.library import Library
-from autotune.engines.options import OptionClass, Setting, class_of, readers, setting_of
+from autotune.engines.options import OptionClass, Setting, class_of, readers
 from autotune.engines.registry import engine
 from autotune.engines.schema import Option
 from autotune.load.workloads import load_workload
@@ -45,8 +44,8 @@ def settings_of(kind: Engine, version: str) -> Iterator[tuple[Option, Setting]]:
     """List the options of a version, each with a value that is none of those that a card may
     name."""
     for option in kind.table(version).options:
-        setting = setting_of(option, "another value")
-        yield option, replace(setting, knobs=readers(kind, version, setting))
+        knobs = readers(kind, version, option.paths)
+        yield option, Setting(option.long_flag, "another value", knobs)
 
 
 def classes(name: str, version: str) -> dict[str, OptionClass]:
