@@ -93,7 +93,7 @@ class Kept:
     dropped: Sequence[str] = ()
 
 
-def divided(kind: Engine, words: Sequence[str], version: str) -> Iterator[OwnOption]:
+def split_options(kind: Engine, words: Sequence[str], version: str) -> Iterator[OwnOption]:
     """Divide prepared arguments into options; the words of no option, a model, come without
     names."""
     groups: list[list[str]] = [[]]
@@ -119,7 +119,7 @@ def grouped(kind: Engine, words: Sequence[str], version: str) -> list[OwnOption]
     """Return each option of prepared arguments; of one that is given again the last, as the engine
     reads it."""
     found: dict[object, OwnOption] = {}
-    for one in divided(kind, words, version):
+    for one in split_options(kind, words, version):
         if one.names:
             repeatable = one.option is None or one.option.action == "append"
             found[len(found) if repeatable else one.names] = one

@@ -16,7 +16,7 @@ from autotune.base.errors import BadInput
 from .command import Command, Configuration, Scalar
 from .context import Context, default_of, effective
 from .engine import Engine, filled_args, filled_env, flag_of
-from .kept import divided
+from .kept import split_options
 from .options import read_from
 from .schema import name_of
 from .space import given_paths, knobs_set
@@ -55,7 +55,7 @@ class _Before:
         words, flags = kind.arguments(command.argv) or (), kind.table(old.version).flags
         prepared = kind.prepare(words, old.version, command)
         self._words = [_in_full(word, flags) for word in prepared]
-        self._options = list(divided(kind, self._words, old.version))
+        self._options = list(split_options(kind, self._words, old.version))
         parsed = kind.parse(command, old.version)
         given = given_paths(kind, parsed)
         self._raw = kind.knobs(parsed, old).knobs
