@@ -6,9 +6,9 @@ measured rows, the engine, the GPU's vendor, the era of its software, and the en
 group without rows has the factor 1, so that an engine or a GPU that nobody measured is still
 predicted: from what all the others have in common.
 
-How sure a prediction is, is told by the errors that the calibration left. ln(measured / predicted)
-is taken to be the sum of three parts: one that all predictions of an engine under one load share
-(`group`), one of each configuration alone (`row`), and more for what was never measured (`unseen`).
+The errors that the calibration left say how sure a prediction is. ln(measured / predicted) is the
+sum of three parts: one that all predictions of an engine under one load share (`group`), one of
+each configuration alone (`row`), and one for each part that was never measured (`unseen`).
 A comparison within an engine loses the shared part, one between engines keeps both: it is wider, as
 it should be.
 """
@@ -18,11 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from operator import truediv
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AllowInfNan, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
 from autotune.base.arrays import Floats
 from autotune.base.errors import BadInput, MalformedFile
@@ -48,50 +49,51 @@ class ErrorSpread(Entry):
     """Standard deviations of ln(measured / predicted): common to an engine's rows under one load,
     and per row."""
 
-    group: float = Field(ge=0)
-    row: float = Field(ge=0)
+    group: NonNegativeFloat
+    row: NonNegativeFloat
 
 
 class Subject(Entry):
     """The engine, model and load of a measured row, or of a prediction."""
 
     engine: str
-    version: str = Field(description="its first two numbers")
+    version: str
+    """Its first two numbers."""
     gpu: str
     model: str
-    read: float = Field(gt=0)
-    written: float = Field(gt=0)
-    in_flight: float = Field(gt=0)
+    read: PositiveFloat
+    written: PositiveFloat
+    in_flight: PositiveFloat
+
+    @property
+    def load(self) -> tuple[float, float, float]:
+        return self.read, self.written, self.in_flight
 
     def unseen(self, errors: PredictionErrors) -> tuple[str, ...]:
-        """Return those of engine, version, GPU, model and workload without a nearby measured row.
+        """List engine, version, GPU, model and workload, if no measured row is near.
 
         A model counts as measured where it was on this GPU, if anything was: its kernels may be
         others elsewhere.
         """
-        here = [covered for covered in errors.covered if covered.gpu == self.gpu]
-        versions = {covered.version for covered in errors.covered if covered.engine == self.engine}
-        missing = [] if versions else ["engine"]
-        # Of an engine that nobody measured that says it all.
-        missing += ["version"] if versions and self.version not in versions else []
-        missing += [] if here else ["gpu"]
-        missing += (
-            []
-            if any(covered.model == self.model for covered in here or errors.covered)
-            else ["model"]
-        )
-        mine = [
-            covered
-            for covered in errors.covered
-            if covered.engine == self.engine or "engine" in missing
-        ]
-        lengths = ("read", "written", "in_flight")
-        ratios = (
-            [getattr(self, name) / getattr(covered, name) for name in lengths] for covered in mine
-        )
-        if not any(all(abs(math.log(ratio)) <= _NEAR for ratio in each) for each in ratios):
+        here = [row for row in errors.covered if row.gpu == self.gpu]
+        own = [row for row in errors.covered if row.engine == self.engine]
+        missing = []
+        if not own:
+            # A version of an engine that nobody measured adds nothing.
+            missing.append("engine")
+        elif self.version not in {row.version for row in own}:
+            missing.append("version")
+        if not here:
+            missing.append("gpu")
+        if self.model not in {row.model for row in here or errors.covered}:
+            missing.append("model")
+        if not any(self._is_near(row) for row in own or errors.covered):
             missing.append("workload")
         return tuple(missing)
+
+    def _is_near(self, other: Subject) -> bool:
+        ratios = map(truediv, self.load, other.load)
+        return all(abs(math.log(ratio)) <= _NEAR for ratio in ratios)
 
 
 class PredictionErrors(Entry):
@@ -127,29 +129,29 @@ def sigma_of_ratio(
     """Return the standard deviation of ln(measured ratio / predicted ratio) of two predictions
     under one load.
 
-    What both share cancels: within one version of an engine its part, and what is not known of a
-    model, a GPU or a workload that is the same on both sides.
+    Shared errors cancel: the engine's part within one version, and the unknown part of a model, a
+    GPU or a workload that is the same on both sides.
     """
     shared = [name for name in ("gpu", "model") if getattr(first, name) == getattr(second, name)]
-    loads = [(one.read, one.written, one.in_flight) for one in (first, second)]
-    shared += ["workload"] if loads[0] == loads[1] else []
-    spreads = [spread_of(errors, one.engine, metric) for one in (first, second)]
+    if first.load == second.load:
+        shared.append("workload")
+    both = first, second
+    spreads = [spread_of(errors, one.engine, metric) for one in both]
     same_engine = (first.engine, first.version) == (second.engine, second.version)
     own = math.hypot(*(spread.row for spread in spreads))
     if same_engine and len(shared) == 3:
         return own
-    apart = [name for one in (first, second) for name in one.unseen(errors) if name not in shared]
+    unseen = [name for one in both for name in one.unseen(errors) if name not in shared]
     groups = [0.0] if same_engine else [spread.group for spread in spreads]
-    return math.hypot(own, *groups, *(errors.unseen.get(name, 0.0) for name in apart))
+    return math.hypot(own, *groups, *(errors.unseen.get(name, 0.0) for name in unseen))
 
 
 def interval90(
     value: float, deviation: float, launches: tuple[float, float] = (0.0, 0.0)
 ) -> tuple[float, float]:
-    """Return the 90 % prediction interval; of what was launched it holds the launches' own
-    interval.
+    """Return the 90 % prediction interval, which contains the launches' own interval.
 
-    Both errors are independent, so the squares of what they reach add up.
+    Both errors are independent, so the squares of their reaches add up.
 
     Args:
         deviation: standard deviation of the simulator's error, a logarithm.
@@ -163,9 +165,9 @@ class Figure(Entry):
     """Prior of one figure: its middle, and per level with factors the standard deviation of
     ln(factor)."""
 
-    typical: float = Field(ge=0)
-    low: float = Field(ge=0)
-    high: float = Field(gt=0)
+    typical: NonNegativeFloat
+    low: NonNegativeFloat
+    high: PositiveFloat
     spread: dict[str, float] = {}
     source: str
 
@@ -197,23 +199,25 @@ class Calibration(Entry):
     factors and deviations."""
 
     fitted_to: list[Learned]
-    factors: dict[str, dict[str, dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]]
+    factors: dict[str, dict[str, dict[str, Annotated[PositiveFloat, AllowInfNan(False)]]]]
     deviations: dict[
-        str, dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]]
+        str, dict[str, dict[str, Annotated[NonNegativeFloat, AllowInfNan(False)]]]
     ] = {}
     errors: PredictionErrors
 
     @model_validator(mode="after")
     def _known(self) -> Calibration:
         figures = {
-            name for groups in self.factors.values() for found in groups.values() for name in found
+            name
+            for groups in self.factors.values()
+            for factors in groups.values()
+            for name in factors
         }
-        for kind, given, known in (
-            ("level", self.factors, LEVELS),
+        for kind, names, known in (
+            ("level", self.factors.keys(), LEVELS),
             ("figure", figures, Figures.model_fields),
         ):
-            unknown = sorted(set(given) - set(known))
-            if unknown:
+            if unknown := sorted(names - set(known)):
                 raise ValueError(
                     f"unknown {kind} {unknown[0]!r}; known: {', '.join(known)}; calibrate again"
                 )
@@ -247,13 +251,14 @@ def groups_of(
     was not measured must not look better than its sibling for having no factors.
     """
     era = card.era(version, model)
-    groups = {
+    eras = {} if era is None else {"era": era, "engine_era": f"{card.engine} {era}"}
+    return {
         "all": "all",
         "engine": card.engine,
         "vendor": hardware.vendor,
         OWN: f"{card.engine} {hardware.name}",
+        **eras,
     }
-    return groups if era is None else {**groups, "era": era, "engine_era": f"{card.engine} {era}"}
 
 
 def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
@@ -270,9 +275,7 @@ def drawn_factors(
     """Draw errors of ln(factor), shape (draws,): normal, independent, one draw for all groups with
     it."""
     physics = packaged_physics()
-    factors = list(
-        dict.fromkeys(which for members in groups for which in factors_of(physics, members))
-    )
+    factors = dict.fromkeys(which for members in groups for which in factors_of(physics, members))
     normal = np.random.default_rng(seed).standard_normal((len(factors), draws))
     return {
         which: row * calibration.deviation(which, physics)
@@ -290,17 +293,14 @@ def composed(
     is `moved`."""
     logs: dict[str, Any] = dict.fromkeys(physics.figures, 0.0)
     for which in factors_of(physics, groups):
-        logs[which.figure] = logs[which.figure] + math.log(calibration.factor(which))
+        logs[which.figure] += math.log(calibration.factor(which))
         if moved and which in moved:
-            logs[which.figure] = logs[which.figure] + moved[which]
-    found = {
-        name: np.clip(f.typical * np.exp(logs[name]), f.low, f.high)
-        for name, f in physics.figures.items()
-    }
-    return {
-        name: value if isinstance(value, np.ndarray) else float(value)
-        for name, value in found.items()
-    }
+            logs[which.figure] += moved[which]
+    values: dict[str, Any] = {}
+    for name, f in physics.figures.items():
+        value = np.clip(f.typical * np.exp(logs[name]), f.low, f.high)
+        values[name] = value if isinstance(value, np.ndarray) else float(value)
+    return values
 
 
 def coefficients_of(
@@ -336,7 +336,7 @@ def calibration_of(library: Library) -> Calibration:
             return Calibration.model_validate(library.calibration)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
+            where = ".".join(map(str, first["loc"]))
             raise BadInput(
                 f"the study's calibration is malformed: {where}: {first['msg']}"
             ) from error

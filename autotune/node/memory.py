@@ -141,23 +141,14 @@ def _weight_bytes(server: SimulatedServer) -> float:
     mtp = server.speculative_tokens > 0
     checkpoint = weight_bytes_per_gpu(a, tp, server.stage_gpus, stages, mtp)
     router = a.experts * a.hidden_size * BF16 * expert_layers(a)
-    copies = 0.0
-    if a.kv_lora_rank and server.coefficients.latent_products:
-        copies = (
-            a.heads
-            / tp
-            * a.kv_lora_rank
-            * (a.q_lora_rank + a.hidden_size)
-            * a.weight_bytes
-            * a.layers
-        )
-    elif a.kv_lora_rank:
-        copies = (
-            a.heads / tp * a.kv_lora_rank * (a.qk_nope_head_dim + a.v_head_dim) * BF16 * a.layers
-        )
-    held = checkpoint + (router + copies) / stages + a.extra_gb * 1e9
-    # Layers are moved to the host's memory, the vocabulary is not.
-    return max(held, vocabulary_elements(a) * BF16 / tp / stages)
+    if server.coefficients.latent_products:
+        width, element = a.q_lora_rank + a.hidden_size, a.weight_bytes
+    else:
+        width, element = a.qk_nope_head_dim + a.v_head_dim, BF16
+    copies = a.heads / tp * a.kv_lora_rank * width * element * a.layers
+    weights = checkpoint + (router + copies) / stages + a.extra_gb * 1e9
+    # Layers may be moved to the host's memory, the vocabulary may not.
+    return max(weights, vocabulary_elements(a) * BF16 / tp / stages)
 
 
 def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
@@ -195,7 +186,8 @@ def _graph_bytes(server: SimulatedServer) -> float:
     vLLM and SGLang both step so. Nodes grow with the layers; that all of it does is a
     simplification.
     """
-    if not (batch := server.graph_batch):
+    batch = server.graph_batch
+    if not batch:
         return 0.0
     sizes = 3 + min(batch, 256) // 8 + max(0, batch - 256) // 16
     layers = server.architecture.layers / server.pipeline_parallel
@@ -203,62 +195,52 @@ def _graph_bytes(server: SimulatedServer) -> float:
 
 
 def _kv_token_bytes(server: SimulatedServer) -> float:
-    a, alignment = server.architecture, server.coefficients.latent_cache_alignment
-    # Where a layer's cache is its window, short sequences take more of the pool per token than this
-    # mean.
-    length = server.context_length if server.coefficients.sliding_cache == "window" else 0
+    a, c = server.architecture, server.coefficients
+    # Sequences shorter than a window take more of the pool per token than this mean.
+    length = server.context_length if c.sliding_cache == "window" else 0
     per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel, length)
-    if a.kv_lora_rank and alignment > 1:
-        per_token = math.ceil(per_token / alignment) * alignment
+    if a.kv_lora_rank and c.latent_cache_alignment > 1:
+        per_token = math.ceil(per_token / c.latent_cache_alignment) * c.latent_cache_alignment
     return per_token * a.layers / server.pipeline_parallel / server.context_parallel
 
 
 def plan_memory(server: SimulatedServer) -> MemoryPlan:
     """Plan the memory of one GPU; all GPUs of a server are alike."""
-    c, hardware = server.coefficients, server.hardware
+    a, c, hardware = server.architecture, server.coefficients, server.hardware
     total = (hardware.driver_memory_gb or hardware.memory_gb) * 1e9
     weights, graphs = _weight_bytes(server), _graph_bytes(server)
-    activations, guessed = _activation_bytes(server)
-    # One set of buffers of collectives for every further rank of a pipeline stage, and those of an
-    # all-to-all.
+    activations, activation_sigma = _activation_bytes(server)
+    # Each further rank of a pipeline stage has buffers of collectives; an all-to-all adds its own.
     exchange = c.exchange_buffer_gb if server.stage_gpus > 1 else 0.0
-    context, communication = (
-        c.context_gb * 1e9,
-        ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9,
-    )
-    fraction = server.memory_fraction
-    base, share = c.memory_sigma_gb * 1e9, c.memory_sigma_share
-    # What of the cache and of the spare part rests on guesses.
+    context = c.context_gb * 1e9
+    communication = ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9
+    fraction, share = server.memory_fraction, c.memory_sigma_share
+    # Deviations count the guessed parts of the cache and of the spare memory.
     if c.fraction_of == "total":
         inside = graphs if c.graphs_in_share else 0.0
         kv_cache = total * fraction - weights - activations - communication - inside
         spare = total * (1 - fraction) - context - (graphs - inside)
-        cache_unsure, spare_unsure = (
-            guessed + share * (communication + inside),
-            share * (graphs - inside),
-        )
+        cache_sigma = activation_sigma + share * (communication + inside)
+        spare_sigma = share * (graphs - inside)
     elif c.fraction_of == "static":
         free = total - context - communication
         kv_cache = free * fraction - weights
         spare = free * (1 - fraction) - activations - graphs
-        cache_unsure, spare_unsure = share * communication, guessed + share * graphs
+        cache_sigma = share * communication
+        spare_sigma = activation_sigma + share * graphs
     else:
         spare = total - context - communication - weights - activations - graphs
         kv_cache = spare * fraction
-        cache_unsure = spare_unsure = guessed + share * (communication + graphs)
-    # States of linear attention of the sequences that run, as many as for short ones; one more per
-    # drafted token.
-    a = server.architecture
-    state = linear_state_bytes(a) / min(server.tensor_parallel, max(1, a.linear_value_heads))
-    states = (
-        min(server.running_limit, _STATES)
-        * (1 + server.speculative_tokens)
-        * state
-        / server.pipeline_parallel
-    )
-    kv_cache -= min(kv_cache / 2, states) if kv_cache > 0 else 0.0
+        cache_sigma = spare_sigma = activation_sigma + share * (communication + graphs)
+    if kv_cache > 0:
+        # States of linear attention, of the running sequences and one more per drafted token.
+        state = linear_state_bytes(a) / min(server.tensor_parallel, max(1, a.linear_value_heads))
+        sequences = min(server.running_limit, _STATES) * (1 + server.speculative_tokens)
+        kv_cache -= min(kv_cache / 2, sequences * state / server.pipeline_parallel)
     kv_token = _kv_token_bytes(server)
-    capacity = int(max(0.0, kv_cache) / kv_token) // server.block_tokens * server.block_tokens
+    blocks = int(max(0.0, kv_cache) / kv_token) // server.block_tokens
+    capacity = blocks * server.block_tokens
+    base = c.memory_sigma_gb * 1e9
     return MemoryPlan(
         total=total,
         weights=weights,
@@ -271,8 +253,8 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         longest_request_tokens=min(server.context_length, capacity),
         needed_tokens=server.context_length if c.full_context_option else 1,
         spare=spare,
-        cache_sigma=math.hypot(base, cache_unsure),
-        spare_sigma=math.hypot(base, spare_unsure),
+        cache_sigma=math.hypot(base, cache_sigma),
+        spare_sigma=math.hypot(base, spare_sigma),
     )
 
 
@@ -291,22 +273,24 @@ def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
         f"{plan.runtime / 1e9:.1f} GB, graphs {plan.graphs / 1e9:.1f} GB of {plan.total / 1e9:.1f} GB, memory fraction "
         f"{server.memory_fraction:g}"
     )
-    excerpt, advice = _as_the_engine_says(server, plan)
+    excerpt, advice = _engine_message(server, plan)
     return Failure(
         FailureKind.OUT_OF_MEMORY, f"Out of GPU memory: {short} ({facts}); {advice}.", excerpt
     )
 
 
-def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str]:
+def _engine_message(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str]:
     """Return the engine's own line for the missing memory, and the remedy."""
-    allocation = f"torch.OutOfMemoryError: {'HIP' if server.hardware.vendor == 'amd' else 'CUDA'} out of memory."
+    platform = "HIP" if server.hardware.vendor == "amd" else "CUDA"
+    allocation = f"torch.OutOfMemoryError: {platform} out of memory."
     c, free = server.coefficients, plan.total - server.coefficients.context_gb * 1e9
     share = plan.total * server.memory_fraction
     if c.fraction_of == "total" and share > free:
-        wanted = f"({server.memory_fraction:g}, {share / GIB:.2f} GiB)"
-        found = f"({free / GIB:.2f}/{plan.total / GIB:.2f} GiB)"
-        excerpt = f"ValueError: Free memory on device {found} on startup is less than desired GPU memory utilization"
-        return f"{excerpt} {wanted}.", "lower memory_fraction"
+        return (
+            f"ValueError: Free memory on device ({free / GIB:.2f}/{plan.total / GIB:.2f} GiB) on startup is less than "
+            f"desired GPU memory utilization ({server.memory_fraction:g}, {share / GIB:.2f} GiB).",
+            "lower memory_fraction",
+        )
     if plan.weights > plan.total - plan.runtime:
         return allocation, "shard over more GPUs"
     if plan.spare < plan.cache_margin_bytes:
@@ -325,11 +309,14 @@ def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str,
         f"To serve at least one request with the model's max seq len ({server.context_length}), ({need / GIB:.2f} GiB "
         f"KV cache is needed, which is larger than the available KV cache memory ({have / GIB:.2f} GiB)."
     )
-    told = f"one {plan.needed_tokens:,}-token request needs {need / 1e9:.1f} GB of KV cache, {have / 1e9:.1f} GB are free"
-    sure = int((have + _NORMAL.inv_cdf(TOO_CLOSE) * plan.cache_sigma) / plan.kv_token)
-    shorter = f"add {c.full_context_option} {sure // server.block_tokens * server.block_tokens}, "
-    others = "raise memory_fraction or shard attention over more GPUs"
-    return excerpt, f"{told}; {shorter if sure >= server.block_tokens else ''}{others}"
+    advice = f"one {plan.needed_tokens:,}-token request needs {need / 1e9:.1f} GB of KV cache, {have / 1e9:.1f} GB are free; "
+    blocks = (
+        int((have + _NORMAL.inv_cdf(TOO_CLOSE) * plan.cache_sigma) / plan.kv_token)
+        // server.block_tokens
+    )
+    if blocks > 0:
+        advice += f"add {c.full_context_option} {blocks * server.block_tokens}, "
+    return excerpt, f"{advice}raise memory_fraction or shard attention over more GPUs"
 
 
 def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:

@@ -21,9 +21,10 @@ from .calibration import Calibration, coefficients_of, packaged_calibration
 from .coefficients import Coefficients, speed_card
 
 UNFORCED = 1.15
-"""Tokens per step of a server that drafts on random tokens and is not forced: next to none is kept.
-Of two tokens DeepSeek-V4-Flash kept 0.21 (https://github.com/vllm-project/vllm/pull/41044, April
-2026); others differ widely."""
+"""Tokens per step of a server that drafts on random tokens without forced acceptance.
+
+DeepSeek-V4-Flash kept 0.21 of two drafted tokens
+(https://github.com/vllm-project/vllm/pull/41044, April 2026); others differ widely."""
 
 _LEAST_WHOLE_BUDGET = 2048
 """Least budget of a step that takes whole prompts up to the context (vLLM 0.7: config.py,
@@ -34,12 +35,8 @@ SchedulerConfig)."""
 def _planned_share(engine: str, version: str) -> str | None:
     """Return the expression in an engine's card for the share of weights and KV; None without
     one."""
-    card = Library().engines.get(engine)
-    knob = card.knobs.get("memory_fraction") if card else None
-    return next(
-        (each.value for each in (knob.becomes if knob else ()) if in_range(version, each.versions)),
-        None,
-    )
+    knob = Library().engines[engine].knobs["memory_fraction"]
+    return next((each.value for each in knob.becomes if in_range(version, each.versions)), None)
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class SimulatedServer:
     """`ServerSetup` with all values resolved.
 
     Args:
-        coefficients: in place of those that the setup comes to, for a test of one of them.
+        coefficients: replace those of the setup, for a test of one of them.
 
     Attributes:
         tensor_parallel: GPUs that share one attention replica.
@@ -95,8 +92,8 @@ class SimulatedServer:
         joined_replicas: replicas that meet at the experts; those of a model without experts are
             servers of their own.
         stage_gpus: GPUs of one pipeline stage: those that share a layer.
-        replicas: servers side by side, each of which is what the other attributes say; only `gpus`
-            is of all of them.
+        replicas: servers side by side, each described by the other attributes; only `gpus` counts
+            those of all.
         expert_parallel: ranks that the experts are spread over; each expert is cut into `stage_gpus
             / expert_parallel` shards.
         tokens_per_step: expected tokens that a running sequence gains per decode step, where its
@@ -106,17 +103,14 @@ class SimulatedServer:
             0 = none.
         kv_type: ``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved.
         bandwidth: bytes per second that decode kernels achieve on one GPU.
-        pace: factor on the duration of a step: what random weights change that nothing else here
-            explains, by engine and layout.
+        pace: factor on the duration of a step: the unexplained effect of random weights, by engine
+            and layout.
     """
 
     def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
         self.setup = setup
-        self.model, self.architecture, self.hardware = (
-            setup.model,
-            setup.model.architecture,
-            setup.hardware,
-        )
+        self.model, self.hardware = setup.model, setup.hardware
+        self.architecture = setup.model.architecture
         self.coefficients = c = coefficients or coefficients_of(
             speed_card(setup.engine),
             setup.calibration or packaged_calibration(),
@@ -124,56 +118,57 @@ class SimulatedServer:
             setup.knobs,
             setup.scope,
         )
-        self.tensor_parallel = max(1, self._count("tensor_parallel", 1))
-        self.data_parallel = max(1, self._count("data_parallel", 1))
-        self.pipeline_parallel = max(1, self._count("pipeline_parallel", 1))
-        self.context_parallel = max(1, self._count("decode_context_parallel", 1))
+        self.tensor_parallel = self._degree("tensor_parallel")
+        self.data_parallel = self._degree("data_parallel")
+        self.pipeline_parallel = self._degree("pipeline_parallel")
+        self.context_parallel = self._degree("decode_context_parallel")
         self.joined_replicas = self.data_parallel if self.architecture.experts else 1
         self.stage_gpus = self.tensor_parallel * self.joined_replicas
-        self.replicas = max(1, self._count("replicas", 1))
+        self.replicas = self._degree("replicas")
         self.gpus = (
             self.replicas * self.tensor_parallel * self.data_parallel * self.pipeline_parallel
         )
-        self.expert_parallel = min(max(1, self._count("expert_parallel", 1)), self.stage_gpus)
+        self.expert_parallel = min(self._degree("expert_parallel"), self.stage_gpus)
         self.speculative_tokens = max(0, self._count("speculative_tokens", 0))
         self.text_tokens_per_step = self.model.acceptance.length(
             self.speculative_tokens, c.draft_acceptance
         )
         on_random = setup.on_random or self.text_tokens_per_step
         self.tokens_per_step = min(1.0 + self.speculative_tokens, on_random)
-        if setup.random_weights:
-            # Its drafts are right where they are forced to be, whatever the prompt is.
-            self.text_tokens_per_step = self.tokens_per_step
         achieved = self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth
         self.bandwidth = achieved * c.bandwidth_share
-        name = str(setup.knobs.get("kv_cache_dtype") or "auto")
-        if name == "auto":
-            name = c.kv_sparse if self.model.sparse_attention else c.kv_dense
-        self.kv_type = (
-            name if name == "fp8_ds_mla" else "fp8" if name.startswith("fp8") else "bfloat16"
-        )
-        eager = setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")
-        self.graph_batch = (
-            0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
-        )
-        self.pace = self._pace(c.random_weights_spread) if setup.random_weights else 1.0
+        kv_type = str(setup.knobs.get("kv_cache_dtype") or "auto")
+        if kv_type == "auto":
+            kv_type = c.kv_sparse if self.model.sparse_attention else c.kv_dense
+        if kv_type != "fp8_ds_mla":
+            kv_type = "fp8" if kv_type.startswith("fp8") else "bfloat16"
+        self.kv_type = kv_type
+        self.graph_batch = 0
+        if not (setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")):
+            self.graph_batch = self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
+        self.pace = 1.0
+        if setup.random_weights:
+            # Drafts of random weights are right where they are forced to be, whatever the prompt.
+            self.text_tokens_per_step = self.tokens_per_step
+            self.pace = self._random_pace(c.random_weights_spread)
 
-    def _pace(self, spread: float) -> float:
+    def _random_pace(self, spread: float) -> float:
         layout = f"{self.setup.engine} {self.tensor_parallel} {self.data_parallel} {self.expert_parallel}"
-        return math.exp(
-            spread * float(np.random.default_rng(list(layout.encode())).standard_normal())
-        )
+        draws = np.random.default_rng(list(layout.encode()))
+        return math.exp(spread * float(draws.standard_normal()))
+
+    def _degree(self, knob: str) -> int:
+        """Return a degree of parallelism."""
+        return max(1, self._count(knob, 1))
 
     def _count(self, knob: str, default: int) -> int:
         value = self.setup.knobs.get(knob)
-        return (
-            int(value)
-            if isinstance(value, int | float) and not isinstance(value, bool)
-            else default
-        )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return default
+        return int(value)
 
-    # Computed when asked for: `autotune.node.steady` shares results of setups that differ
-    # in nothing it read.
+    # Computed on demand: `autotune.node.steady` shares the results of setups with equal
+    # values of the knobs that it read.
 
     @cached_property
     def context_length(self) -> int:
@@ -237,18 +232,17 @@ class SimulatedServer:
         leave (TensorRT-LLM)."""
         value: Any = self.setup.knobs.get("memory_fraction")
         if (planned := _planned_share(self.setup.engine, self.setup.version)) is not None:
-            decided = {
-                "model": self.model,
-                "hardware": self.hardware,
-                "gpus": self.setup.gpus,
+            scope = {
+                **self.setup.scope,
                 "tensor_parallel": self.tensor_parallel,
                 "data_parallel": self.data_parallel,
                 "pipeline_parallel": self.pipeline_parallel,
                 "max_batched_tokens": self._whole_budget,
                 "cuda_graph_max_batch": self.graph_batch,
             }
-            asked = {name: self.setup.knobs.get(name) for name in names(planned) - decided.keys()}
-            value = evaluate(planned, decided | asked)
+            for name in names(planned) - scope.keys():
+                scope[name] = self.setup.knobs.get(name)
+            value = evaluate(planned, scope)
         if isinstance(value, int | float):
             return float(value)
         scope = {
@@ -264,12 +258,11 @@ class SimulatedServer:
     def matrix_flops_of(self, weight_bytes: float) -> float:
         """Return the FLOP/s of matrix kernels with this number of bytes per weight on one GPU."""
         kind = self.architecture.multiplied_in(weight_bytes)
-        native = (
-            self.hardware.tflops(kind) > self.hardware.bf16_tflops
-            if kind != "bf16"
-            else weight_bytes >= BF16
-        )
-        c, reached = self.coefficients, self.hardware.reached_flops(kind)
+        reached = self.hardware.reached_flops(kind)
+        if kind == "bf16":
+            native = weight_bytes >= BF16
+        else:
+            native = self.hardware.tflops(kind) > self.hardware.bf16_tflops
         if not native:
-            return reached * c.unpack_share
-        return reached * c.fp8_share if kind == "fp8" else reached
+            return reached * self.coefficients.unpack_share
+        return reached * self.coefficients.fp8_share if kind == "fp8" else reached

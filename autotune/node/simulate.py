@@ -65,9 +65,8 @@ def simulate(
     the prompts."""
     names: set[str] = set()
     recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
-    return replace(
-        run_server(SimulatedServer(recorded), workload, seed, slos), knobs_read=frozenset(names)
-    )
+    outcome = run_server(SimulatedServer(recorded), workload, seed, slos)
+    return replace(outcome, knobs_read=frozenset(names))
 
 
 def knobs_read(setup: ServerSetup, workload: Workload) -> frozenset[str]:
@@ -91,33 +90,32 @@ def run_server(
     """Simulate a server with resolved settings; calibration passes its own coefficients this
     way."""
     plan = plan_memory(server)
-    failure = start_failure(server, plan) or too_long(server, plan, workload)
-    if failure is not None:
-        return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
+    outcome = SimulatedOutcome(startup_s=startup_s(server, plan), memory=plan)
+    if failure := start_failure(server, plan) or too_long(server, plan, workload):
+        return replace(outcome, failure=failure)
     runs: list[RequestRecords] = []
-    cached, read, preemptions = 0.0, 0.0, 0
+    cached = read = 0.0
+    preemptions = 0
     for position in range(len(workload.points)):
         requests = workload.draw(position, seed)
-        failure = beyond_step(server, int(requests.input_tokens.max()))
-        if failure is not None:
-            return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
-        # Where it is too close to call whether the pool holds the longest request, it just does.
+        if failure := beyond_step(server, int(requests.input_tokens.max())):
+            return replace(outcome, failure=failure)
+        # A pool too close to call for the longest request just holds it.
         pool = max(plan.capacity_tokens, workload.longest_request + server.block_tokens)
-        # Each server with its share; one that would get no stream of a light load stays idle.
+        # Each server has its share; one without a stream of a light load stays idle.
         parts = min(server.replicas, requests.concurrency)
         batchings = [Batching(server, requests.part(i, parts), pool) for i in range(parts)]
         runs.append(RequestRecords.side_by_side([batching.run() for batching in batchings]))
-        cached += sum(batching.scheduler.cached_tokens for batching in batchings)
         read += float(requests.input_tokens.sum())
-        preemptions += sum(batching.scheduler.preemptions for batching in batchings)
+        for batching in batchings:
+            cached += batching.scheduler.cached_tokens
+            preemptions += batching.scheduler.preemptions
     metrics = summarize_loads(runs, slos)
     metrics["cache_hit_rate"] = cached / read
     if server.speculative_tokens:
         metrics["spec_decode_acceptance_length"] = batchings[-1].scheduler.gain
     metrics["client_bound"] = False
-    return SimulatedOutcome(
-        metrics, None, startup_s(server, plan), plan, preemptions, runs=tuple(runs)
-    )
+    return replace(outcome, metrics=metrics, preemptions=preemptions, runs=tuple(runs))
 
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
@@ -130,8 +128,9 @@ def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> F
         (pool, "the KV cache of a replica"),
     ):
         if longest > limit:
-            message = f"Requests of up to {longest} tokens do not fit {name} ({limit} tokens); the server rejects them."
-            return Failure(FailureKind.LOAD_ERRORS, message, "")
+            return _load_errors(
+                f"Requests of up to {longest} tokens do not fit {name} ({limit} tokens)"
+            )
     return None
 
 
@@ -139,8 +138,11 @@ def beyond_step(server: SimulatedServer, prompt: int) -> Failure | None:
     """Refuse prompts that no step can compute whole without chunks."""
     if server.prompt_limit is None or prompt <= server.prompt_limit:
         return None
-    message = (
-        f"Prompts of up to {prompt} tokens do not fit a step of {server.prompt_limit} tokens and chunked prefill is "
-        "off; the server rejects them."
+    return _load_errors(
+        f"Prompts of up to {prompt} tokens do not fit a step of {server.prompt_limit} tokens and "
+        "chunked prefill is off"
     )
-    return Failure(FailureKind.LOAD_ERRORS, message, "")
+
+
+def _load_errors(message: str) -> Failure:
+    return Failure(FailureKind.LOAD_ERRORS, f"{message}; the server rejects them.", "")
