@@ -6,8 +6,9 @@ PY ?= .venv/bin/python
 	.venv/bin/pip install -q -e '.[test]'
 
 .PHONY: test e2e lint format slow bench docs
+# ROOM=load: the tests of one room.
 test: .venv
-	$(PY) -m pytest -n logical --dist loadfile
+	$(PY) -m pytest -n logical --dist loadfile $(if $(ROOM),tests/$(ROOM))
 
 e2e: .venv
 	$(PY) -m pytest -n logical --dist loadfile -m e2e

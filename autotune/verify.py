@@ -1,5 +1,4 @@
-"""A finished study's commands, launched again: `verification` on real servers, `regress` on two
-versions of an engine.
+"""A finished study, launched again: `verification` on real servers, `regress` on two versions.
 
 A verification is a study whose only candidates are commands of the other study: the baseline, what
 was recommended, and the next best, of each engine and layout the best one first, as near twins

@@ -13,10 +13,14 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import itertools
+import re
 import sys
+import textwrap
 import tokenize
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "house.svg"
 FOLDERS = ("autotune", "tests", "scripts", "benchmarks", "examples")
+WIDTH, HEIGHT, GAP, MARGIN = 820, 48, 34, 120
+"""Pixels of the picture, of a room, between two floors, and beside the rooms."""
+INNER = WIDTH - 2 * MARGIN
 LONG = 100
 """Characters of a line, beyond which it counts as long."""
 
@@ -223,75 +230,98 @@ def purpose_of(sources: Mapping[str, str], room: str) -> str:
     """Return the first sentence of a room's docstring."""
     folder = f"autotune/{room}"
     text = sources.get(f"{folder}/__init__.py") or sources[f"{folder}.py"]
-    return " ".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split())
+    paragraph = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
+    return re.split(r"[.:;](?:\s|$)", " ".join(paragraph.split()))[0]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A room's place in the picture; in pixels, `floor` counted from the top."""
+
+    room: str
+    floor: int
+    left: float
+    width: float
+
+    @property
+    def top(self) -> int:
+        return 20 + self.floor * (HEIGHT + GAP)
+
+    @property
+    def right(self) -> float:
+        return self.left + self.width
+
+    @property
+    def side(self) -> str:
+        """Return ``left`` or ``right`` for a room with one outer edge; empty for a whole floor."""
+        if self.width == INNER:
+            return ""
+        return "left" if self.left == MARGIN else "right"
+
+    def drawn(self, purpose: str) -> str:
+        """Draw the room with its name and purpose."""
+        middle = self.left + self.width / 2
+        lines = textwrap.wrap(purpose, int(self.width / 6.4), max_lines=2, placeholder=" …")
+        texts = [
+            f'<text x="{middle:.0f}" y="{self.top + 29 + 12 * number}" text-anchor="middle" '
+            f'font-size="10.5" fill="#33475f">{escape(line)}</text>'
+            for number, line in enumerate(lines)
+        ]
+        return (
+            f'<rect x="{self.left:.0f}" y="{self.top}" width="{self.width:.0f}" '
+            f'height="{HEIGHT}" rx="6" fill="#eef3f9" stroke="#38557a"/>'
+            f'<text x="{middle:.0f}" y="{self.top + 15}" text-anchor="middle" font-size="13" '
+            f'font-weight="bold" fill="#16283f">{escape(self.room)}</text>{"".join(texts)}'
+        )
+
+
+def _arrow(source: Box, target: Box, usual_side: str) -> str:
+    """Draw an arrow: straight to the next floor, else beside the rooms."""
+    depth = target.floor - source.floor
+    if depth == 1:
+        x = (max(source.left, target.left) + min(source.right, target.right)) / 2
+        path = f"M{x:.0f},{source.top + HEIGHT} L{x:.0f},{target.top - 2}"
+    else:
+        side = target.side or source.side or usual_side
+        ends = (source.left, target.left - 2)
+        bend = MARGIN - 4 - 14 * depth
+        if side == "right":
+            ends = (source.right, target.right + 2)
+            bend = WIDTH - bend
+        begin, end = source.top + 16, target.top + 30
+        path = f"M{ends[0]:.0f},{begin} C{bend},{begin} {bend},{end} {ends[1]:.0f},{end}"
+    return (
+        f'<path d="{path}" fill="none" stroke="#68788c" stroke-width="1.1" opacity="0.75" '
+        f'marker-end="url(#head)"><title>{source.room} imports from {target.room}</title></path>'
+    )
 
 
 def picture_of(sources: Mapping[str, str]) -> str:
     """Draw rooms, floor above floor, and an arrow for each pair of which one imports from the
     other: SVG."""
-    arrows = arrows_of(sources)
     rooms = sorted({room_of(path) for path in sources} - {"__init__", "__main__"})
-    arrows = {pair: count for pair, count in arrows.items() if set(pair) <= set(rooms)}
+    arrows = {pair: n for pair, n in arrows_of(sources).items() if set(pair) <= set(rooms)}
     floors = floors_of(rooms, arrows)
-    width, height, gap = 820, 48, 34
-    places: dict[str, tuple[float, float, float]] = {}
+    boxes: dict[str, Box] = {}
     for floor, on_it in enumerate(floors):
-        own = (width - 240 - 20 * (len(on_it) - 1)) / len(on_it)
+        width = (INNER - 20 * (len(on_it) - 1)) / len(on_it)
         for place, room in enumerate(on_it):
-            places[room] = (120 + place * (own + 20), 20 + floor * (height + gap), own)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} '
-        f'{len(floors) * (height + gap) + 10}" font-family="sans-serif">',
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-        'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#68788c"/></marker></defs>',
-        f'<rect width="{width}" height="{len(floors) * (height + gap) + 10}" fill="#ffffff"/>',
-    ]
-    level = {room: floor for floor, on_it in enumerate(floors) for room in on_it}
-    for number, (source, target) in enumerate(sorted(arrows)):
-        (x, y, own), (to_x, to_y, to_own) = places[source], places[target]
-        depth = level[target] - level[source]
-        if depth == 1:
-            left, right = max(x, to_x), min(x + own, to_x + to_own)
-            middle = (left + right) / 2
-            path = f"M{middle:.0f},{y + height} L{middle:.0f},{to_y - 2}"
-        else:
-            # Longer arrows pass beside the rooms, on both sides in turn.
-            out = 14 * depth
-            if number % 2:
-                path = (
-                    f"M{x + own:.0f},{y + 16} C{width - 116 + out},{y + 16} "
-                    f"{width - 116 + out},{to_y + 30} {to_x + to_own + 2:.0f},{to_y + 30}"
-                )
-            else:
-                path = (
-                    f"M{x:.0f},{y + 16} C{116 - out},{y + 16} {116 - out},{to_y + 30} "
-                    f"{to_x - 2:.0f},{to_y + 30}"
-                )
-        parts.append(
-            f'<path d="{path}" fill="none" stroke="#68788c" stroke-width="1.1" opacity="0.75" '
-            f'marker-end="url(#head)"><title>{source} imports from {target}</title></path>'
-        )
-    for room, (x, y, own) in places.items():
-        purpose = purpose_of(sources, room).removesuffix(".")
-        words, limit = purpose.split(), int(own / 6.4)
-        lines = [""]
-        for word in words:
-            if len(lines[-1]) + len(word) > limit:
-                lines.append("")
-            lines[-1] = f"{lines[-1]} {word}".strip()
-        parts.append(
-            f'<rect x="{x:.0f}" y="{y}" width="{own:.0f}" height="{height}" rx="6" '
-            'fill="#eef3f9" stroke="#38557a"/>'
-            f'<text x="{x + own / 2:.0f}" y="{y + 15}" text-anchor="middle" font-size="13" '
-            f'font-weight="bold" fill="#16283f">{escape(room)}</text>'
-        )
-        for number, line in enumerate(lines[:2]):
-            more = "…" if number == 1 and len(lines) > 2 else ""
-            parts.append(
-                f'<text x="{x + own / 2:.0f}" y="{y + 29 + 12 * number}" text-anchor="middle" '
-                f'font-size="10.5" fill="#33475f">{escape(line)}{more}</text>'
-            )
-    return "\n".join([*parts, "</svg>", ""])
+            boxes[room] = Box(room, floor, MARGIN + place * (width + 20), width)
+    height = len(floors) * (HEIGHT + GAP) + 10
+    sides = itertools.cycle(("left", "right"))
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            'font-family="sans-serif">',
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#68788c"/></marker></defs>',
+            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+            *(_arrow(boxes[a], boxes[b], next(sides)) for a, b in sorted(arrows)),
+            *(box.drawn(purpose_of(sources, room)) for room, box in boxes.items()),
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def measure(sources: Mapping[str, str]) -> dict[str, Any]:

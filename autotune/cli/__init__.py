@@ -1,1 +1,4 @@
-"""Implement the commands of the command line: call the product, print the outcome."""
+"""The commands: options, one call, the printed outcome.
+
+It hides click. Public: `main.main`, the entry point of ``autotune``.
+"""

@@ -1,4 +1,7 @@
-"""Engines, models and GPUs as data; an engine's command line, and how it fails.
+"""Engines, models and GPUs as data, and an engine's command line.
+
+It hides YAML, three parsers and their versions. Public: `engine`, `recognise`, `split_command`,
+`library.Library`, `command.Command`, `command.Configuration`, `failure.Failure`, `machine.node`.
 
 >>> from autotune.engines import recognise, split_command
 >>> command = split_command("vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2")

@@ -1,5 +1,6 @@
-"""Load generator: send a workload to an OpenAI-compatible server over HTTP and measure it; usable
-separately.
+"""The load that is sent to a server over HTTP, and the figures counted from it.
+
+Usable without the tuner:
 
     from autotune.load import load_workload, measure
 

@@ -1,10 +1,11 @@
-"""A node without GPUs, for every engine's own command line. `predict` simulates one command.
+"""A node without GPUs, in virtual time and behind HTTP.
 
-node/                 memory plan, step time, batching: `simulate`
-fit/                  ``autotune calibrate``: measurements to the simulator's figures
-emulator/             the same node behind HTTP, by the wall clock: ``autotune emulate``
-resolve_command       a command line to the server that it starts
-prediction_intervals  90 % intervals of predictions and of comparisons
+It hides the physics of a server. Public: `predict`, `simulate.simulate`, `resolve_command`,
+``fit/`` (``autotune calibrate``) and ``emulator/`` (``autotune emulate``).
+
+>>> from autotune.node import predict
+>>> predict("vllm serve Qwen/Qwen3-32B", hardware="h200", gpus=1)["evidence"]
+'simulated'
 """
 
 from __future__ import annotations

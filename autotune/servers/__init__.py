@@ -1,4 +1,4 @@
-"""The contract of a server: how it starts, and how it ends. Independent of search and load::
+"""How a server starts, is watched, and ends; independent of search and load::
 
     with ProcessLauncher().launch(command, folder, card) as server:
         failure = server.wait_ready()
