@@ -70,7 +70,7 @@ class Study:
         points = [point for panel in picture.panels for point in panel.points]
         file = self.record.folder / "report" / f"{picture.name}.svg"
         assert sorted(told_by(file.read_text(encoding="utf-8"))) == sorted(
-            point.told for point in points
+            point.tooltip for point in points
         )
         return points
 
@@ -88,20 +88,20 @@ def test_every_launch_is_in_the_picture_of_what_was_tried(study: Study) -> None:
     assert [point.x for point in points] == list(range(9))
     for point in points:
         row = study.rows[int(point.x)]
-        assert f"({row['role']})" in point.told
+        assert f"({row['role']})" in point.tooltip
         complete = row["state"] == "complete"
         assert (point.shape == "x") is not complete
         assert point.y == (study.value(point.x) if complete else 0.0)
-    assert "out_of_memory" in points[2].told
-    assert "vllm serve deepseek-ai/DeepSeek-V3.2" in points[0].told
+    assert "out_of_memory" in points[2].tooltip
+    assert "vllm serve deepseek-ai/DeepSeek-V3.2" in points[0].tooltip
 
 
 def test_speed_of_each_configuration_and_of_each_load_of_its_curve(study: Study) -> None:
     points = study.points(speed)
     loads = 0
     for point in points:
-        numbers = _numbers(point.told)
-        if load := re.search(r", load (\d+),", point.told):
+        numbers = _numbers(point.tooltip)
+        if load := re.search(r", load (\d+),", point.tooltip):
             loads += 1
             rows = study.rows[numbers[0]]["metrics"]["sharegpt"]["curve"]
             (row,) = (row for row in rows if row["concurrency"] == int(load[1]))
@@ -112,7 +112,7 @@ def test_speed_of_each_configuration_and_of_each_load_of_its_curve(study: Study)
             ]
         assert point.y == pytest.approx(geometric_mean(total / 8 for total, _ in figures))
         assert point.x == pytest.approx(geometric_mean(1000 / tpot for _, tpot in figures))
-        assert study.rows[numbers[0]]["argv"][0] in point.told
+        assert study.rows[numbers[0]]["argv"][0] in point.tooltip
     complete = {row["fingerprint"] for row in study.rows.values() if row["state"] == "complete"}
     assert (len(points) - loads, loads) == (len(complete), 4 * 4)
 
@@ -126,7 +126,7 @@ def _numbers(told: str) -> list[int]:
 
 def test_the_finals_show_each_launch_and_the_interval_of_the_mean(study: Study) -> None:
     points = study.points(finals)
-    singles = {_numbers(point.told)[0]: point.x for point in points if point.shape != "D"}
+    singles = {_numbers(point.tooltip)[0]: point.x for point in points if point.shape != "D"}
     assert singles == {number: study.value(number) for number in (0, 5, 6, 7, 8)}
     means = {(point.x, point.interval) for point in points if point.shape == "D"}
     goals = [side["objective"] for side in (study.outcome, study.outcome["baseline"])]
@@ -142,9 +142,9 @@ def test_contributions_and_curves_have_the_values_of_the_files(study: Study) -> 
     points = study.points(curves)
     assert len(points) == 4 * 4 * 4
     for point in points:
-        rows = study.rows[int(re.findall(r"launch (\d+)", point.told)[0])]["metrics"]["sharegpt"][
-            "curve"
-        ]
+        rows = study.rows[int(re.findall(r"launch (\d+)", point.tooltip)[0])]["metrics"][
+            "sharegpt"
+        ]["curve"]
         assert point.y in next(row for row in rows if row["concurrency"] == point.x).values()
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from autotune.base.errors import BadInput, UnknownName
 from autotune.base.files import write_atomically
+from autotune.outputs.export import config_files, containers, shell
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import DRAWN, PICTURES, files_of
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
 
-from . import compose, config_files, dstack, gpustack, kubernetes, shell
 from .winner import Winner, render_capacity, render_json, winner_of
 
 __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
@@ -46,20 +46,21 @@ class Format:
     def fits(self, winner: Winner) -> bool:
         """Return whether the format fits a winner of this engine with the known parts of its
         command."""
-        told = (self.without_command or not winner.choice.stand_in) and (
-            winner.capacities or not self.searched
+        return (
+            self.engine in (None, winner.choice.engine)
+            and (self.without_command or not winner.choice.stand_in)
+            and (not self.searched or bool(winner.capacities))
         )
-        return self.engine in (None, winner.choice.engine) and bool(told)
 
 
 FORMATS: dict[str, Format] = {
     "shell": Format(shell.render, "serve.sh", mode=0o755, without_command=True),
     "docker": Format(shell.render_docker, "docker-run.sh", mode=0o755, container=True),
-    "compose": Format(compose.render, "compose.yaml", container=True),
-    "k8s": Format(kubernetes.render, "kubernetes.yaml", container=True),
-    "dstack": Format(dstack.service, "service.dstack.yml", container=True),
-    "dstack-task": Format(dstack.task, "task.dstack.yml", container=True),
-    "gpustack": Format(gpustack.render, "gpustack.yaml", container=True),
+    "compose": Format(containers.compose, "compose.yaml", container=True),
+    "k8s": Format(containers.kubernetes, "kubernetes.yaml", container=True),
+    "dstack": Format(containers.dstack_service, "service.dstack.yml", container=True),
+    "dstack-task": Format(containers.dstack_task, "task.dstack.yml", container=True),
+    "gpustack": Format(containers.gpustack, "gpustack.yaml", container=True),
     "vllm-config": Format(config_files.render_config, "vllm.yaml", engine="vllm"),
     "sglang-config": Format(config_files.render_config, "sglang.yaml", engine="sglang"),
     "trtllm-config": Format(config_files.render_trtllm, "trtllm.yaml", engine="tensorrt_llm"),
@@ -83,23 +84,23 @@ def export(winner: Winner, name: str) -> str:
     """
     wanted = check_format(name)
     if winner.image is not None and not wanted.container:
-        those = ", ".join(known for known, form in FORMATS.items() if form.container)
-        raise BadInput(f"--image is for the formats that run a container ({those}), not for {name}")
+        containers = ", ".join(known for known, form in FORMATS.items() if form.container)
+        raise BadInput(
+            f"--image is for the formats that run a container ({containers}), not for {name}"
+        )
     if wanted.fits(winner):
         return wanted.render(winner)
     if wanted.searched:
         raise BadInput(
-            f"the load of study {winner.spec.study!r} was not searched for: tune with --find-load and --slo"
+            f"the load of study {winner.spec.study!r} was not searched for: tune with --find-load "
+            "and --slo"
         )
-    fitting = ", ".join(known for known, form in FORMATS.items() if form.fits(winner))
+    engine, problem = winner.choice.engine, f"format {name!r} is for {wanted.engine}, but the study"
+    problem += f" recommends {engine}"
     if winner.choice.stand_in:
-        raise BadInput(
-            f"the replayed table has no command of {winner.choice.engine} to write as {name}; choose from: {fitting}"
-        )
-    raise BadInput(
-        f"format {name!r} is for {wanted.engine}, but the study recommends {winner.choice.engine}; "
-        f"choose from: {fitting}"
-    )
+        problem = f"the replayed table has no command of {engine} to write as {name}"
+    fitting = ", ".join(known for known, form in FORMATS.items() if form.fits(winner))
+    raise BadInput(f"{problem}; choose from: {fitting}")
 
 
 def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -132,10 +133,9 @@ def write_artefacts(
     files = files_of(record)
     (folder / PICTURES).mkdir(exist_ok=True)
     for path in (folder / PICTURES).glob("*.svg"):
-        # Of an earlier writing; a picture of the user's own stays.
-        if f"{PICTURES}/{path.name}" not in files and DRAWN in path.read_text(
-            encoding="utf-8", errors="replace"
-        ):
+        # Remove the pictures of an earlier writing; one of the user's own stays.
+        drawn = DRAWN in path.read_text(encoding="utf-8", errors="replace")
+        if drawn and f"{PICTURES}/{path.name}" not in files:
             path.unlink()
     for name, content in files.items():
         write_atomically(folder / name, content)

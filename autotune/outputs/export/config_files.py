@@ -24,7 +24,7 @@ import yaml
 from autotune.base import redact
 from autotune.engines.entry import in_range
 
-from . import shell
+from .shell import quoted
 from .winner import (
     Winner,
     asked_for,
@@ -54,31 +54,26 @@ class Parts(NamedTuple):
 def _parse(argv: list[str]) -> Parts:
     """Split a command line: program and positional words first, then options, in autotune's own
     order."""
-    split = groups(argv)
-    parts = Parts(split[0], {}, [], [])
-    seen = [group[0].partition("=")[0] for group in split[1:]]
-    for group in split[1:]:
-        name, equals, first = group[0].partition("=")
+    program, *split = groups(argv)
+    parts = Parts(program, {}, [], [])
+    names = [group[0].partition("=")[0] for group in split]
+    for name, group in zip(names, split, strict=True):
+        _, equals, first = group[0].partition("=")
         values = [first, *group[1:]] if equals else group[1:]
         if redact.argv(group) != group or asked_for(group, {}):
             parts.secrets.append(name)
-        elif not name.startswith("--") or seen.count(name) > 1:
+        elif not name.startswith("--") or names.count(name) > 1:
             parts.rest.extend(group)
         else:
-            # A number where writing it and reading it back gives the same word, else the word
-            # itself.
-            read = [
-                yaml.safe_load(word) if re.fullmatch(r"-?\d+(?:\.\d+)?", word) else word
-                for word in values
-            ]
-            scalars = [
-                value if str(value) == word else word
-                for value, word in zip(read, values, strict=True)
-            ]
-            parts.options[name[2:]] = (
-                scalars if len(scalars) > 1 else scalars[0] if scalars else True
-            )
+            scalars = [_scalar(word) for word in values]
+            parts.options[name[2:]] = scalars if len(scalars) > 1 else (scalars or [True])[0]
     return parts
+
+
+def _scalar(word: str) -> Any:
+    """Return a number where writing it and reading it back gives the same word, else the word."""
+    value = yaml.safe_load(word) if re.fullmatch(r"-?\d+(?:\.\d+)?", word) else word
+    return value if str(value) == word else word
 
 
 def render_config(winner: Winner) -> str:
@@ -89,24 +84,17 @@ def render_config(winner: Winner) -> str:
     program, document = parts.program, parts.options
     start = len(argv) - len(kind.arguments(argv) or ())
     if kind.card.model_flag is None and len(program) > start:
-        document = {"model": program[start], **document}
-        program = program[:start] + program[start + 1 :]
-    name = f"{choice.engine}.yaml"
+        document = {"model": program.pop(start), **document}
     notes = []
     flags = any(value is True for value in document.values())
     if flags and not in_range(version_of_parser(choice, kind), kind.flags_in_file):
-        title, since = kind.card.title, kind.flags_in_file.removeprefix(">=")
+        since = kind.flags_in_file.removeprefix(">=")
         notes.append(
-            f"{title} before {since} misreads flags in this file: export the shell format instead"
+            f"{kind.card.title} before {since} misreads flags in this file: export the shell "
+            "format instead"
         )
-    return _file(
-        winner,
-        document,
-        [*program, "--config", name, *parts.rest],
-        choice.files,
-        parts.secrets,
-        notes,
-    )
+    command = [*program, "--config", f"{choice.engine}.yaml", *parts.rest]
+    return _file(winner, document, command, choice.files, parts.secrets, notes)
 
 
 def _file(
@@ -120,37 +108,34 @@ def _file(
     """Return YAML in the order of the command line; its first lines show its use with files and
     secrets."""
     choice = winner.choice
-    given = settings_without_secrets(choice.env)
-    settings = [f"{name}={shell.quoted(value)}" for name, value in given.items()]
-    needed = [f"needs {name} next to it; the shell format writes that file" for name in files]
+    env = settings_without_secrets(choice.env)
+    settings = [f"{name}={quoted(value)}" for name, value in env.items()]
+    about = [
+        *heading(winner),
+        f"use: {' '.join([*settings, shlex.join(command)])}",
+        *(f"needs {name} next to it; the shell format writes that file" for name in files),
+    ]
     if choice.container:
-        needed.append(
-            f"measured in a container of {choice.container[-1]}; the shell format starts it"
-        )
-    needed += [
+        image = choice.container[-1]
+        about.append(f"measured in a container of {image}; the shell format starts it")
+    about += [
         f"left out because its value is a secret: pass {option} on the command line"
         for option in secrets
     ]
-    about = [
-        *heading(winner),
-        "use: " + " ".join([*settings, shlex.join(command)]),
-        *needed,
-        *notes,
-    ]
     # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
-    return comment(about) + yaml.safe_dump(document, sort_keys=False, width=2**20)
+    return comment([*about, *notes]) + yaml.safe_dump(document, sort_keys=False, width=2**20)
 
 
 def render_trtllm(winner: Winner) -> str:
     """Return the file's text; its first lines hold the command that uses it."""
     choice, parts = winner.choice, _parse(model_first(winner.choice, winner.engine))
-    # The options that name the file, and those that are fields of it.
+    # Known are the options that name the file, and those that are fields of it.
     known = yaml.safe_load(
         files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text()
     )
     named = [name for name in known["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
-    # The config file that the command line names, where autotune wrote it.
+    # Begin with the config file that the command line names, where autotune wrote it.
     content = next((choice.files[name] for name in own if name in choice.files), "")
     document: dict[str, Any] = yaml.safe_load(content) or {}
     remaining: list[str] = []
@@ -166,6 +151,7 @@ def render_trtllm(winner: Winner) -> str:
                 nested = nested.setdefault(parent, {})
             # The file wins over the command line.
             nested.setdefault(last, value)
-    flag = named[0] if named else known["config_options"][0]
+    flag = (named or known["config_options"])[0]
     command = [*parts.program, f"--{flag}", "trtllm.yaml", *remaining, *parts.rest]
-    return _file(winner, document, command, set(choice.files) - set(own), parts.secrets)
+    needed = [name for name in choice.files if name not in own]
+    return _file(winner, document, command, needed, parts.secrets)

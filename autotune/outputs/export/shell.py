@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from autotune.base import redact
-from autotune.engines.command import PORT, Command, numbers_of, port_of_gpus, referenced, written
+from autotune.engines.command import PORT, Command, port_of_gpus, referenced, written
 from autotune.servers.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 
 from .winner import (
@@ -36,110 +36,118 @@ def render(winner: Winner) -> str:
     overrides the address."""
     choice = winner.choice
     if choice.stand_in:
-        told = f"the replayed table has no start command of {choice.engine}; its row is: "
-        row = shlex.quote(told + shlex.join(redact.argv(choice.argv)[1:]))
-        return f"#!/usr/bin/env bash\n{comment(heading(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
+        row = (
+            f"the replayed table has no start command of {choice.engine}; its row is: "
+            f"{shlex.join(redact.argv(choice.argv)[1:])}"
+        )
+        lead = comment(heading(winner))
+        return f"#!/usr/bin/env bash\n{lead}printf '%s\\n' {shlex.quote(row)} >&2\nexit 1\n"
     host = text_of(parsed_command(choice, winner.engine), "host") or _LOOPBACK[0]
-    own = f"It listens on {host}, as your command does; to change that: ./serve.sh --host 127.0.0.1"
-    loopback = "It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0"
-    about = [*heading(winner), loopback if host in _LOOPBACK else own]
-    # A container's words set its variables; only those that they name without a value come from
-    # outside.
-    outside = {
-        n: value for n, value in choice.env.items() if not choice.container or referenced(value)
-    }
-    # In a container the files lie in the working folder.
-    lines = _arguments(choice.container, choice.files) if choice.container else []
+    address = f"on {host}, as your command does; to change that: ./serve.sh --host 127.0.0.1"
+    if host in _LOOPBACK:
+        address = "on loopback by default; to change that: ./serve.sh --host 0.0.0.0"
     # A command that does not say where to listen must not listen on every interface.
     command = Command(tuple(choice.engine_argv)).on_loopback()
     if winner.servers:
         command, _ = command.apart_from_port()
-    lines += _arguments(command.argv, {} if choice.container else choice.files)
-    lines += [f"--port {port_of_gpus(winner.port)}"] if winner.servers else []
-    return _script(winner, about, choice.files, [*_started(outside, winner.servers), *lines])
+    env, lines, folder_of = choice.env, list[str](), choice.files
+    if choice.container:
+        # A container's words set its variables; only those that they name without a value come from
+        # outside. The files lie in its working folder.
+        env = {name: value for name, value in env.items() if referenced(value)}
+        lines, folder_of = _arguments(choice.container, choice.files), {}
+    lines += _arguments(command.argv, folder_of)
+    if winner.servers:
+        lines.append(f"--port {port_of_gpus(winner.port)}")
+    about = [*heading(winner), f"It listens {address}"]
+    return _script(winner, about, env, lines)
 
 
 def render_docker(winner: Winner) -> str:
     """Return the script. It passes further arguments to the server; ``PUBLISH`` is the address on
     the host."""
-    container, port = container_of(winner), winner.port
-    about = [
-        *heading(winner),
-        *image_notes(winner),
-        f"Its address is 127.0.0.1:{port} by default; to change that: PUBLISH=0.0.0.0:{port} ./docker-run.sh",
-    ]
-    servers = winner.servers
-    if servers:
-        about[-1] = (
-            "Their address is 127.0.0.1 by default; to change that: PUBLISH=0.0.0.0 ./docker-run.sh"
-        )
+    container, port, card = container_of(winner), winner.port, docker_card()
     # A secret goes in by name, so that it is on no command line.
     inside = container.plain_env
     secret = {name: value for name, value in container.env.items() if name not in inside}
-    card = docker_card()
-    options = [*card.options, *card.devices[container.vendor]]
-    lines = [*_started(secret, servers), shlex.join(DOCKER_RUN)]
-    lines += [shlex.join(option) for option in options if option[0] != "--network"]
-    lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{port}}}:{PORT}"')
-    if servers:
-        lines[-1] = f'--publish "${{PUBLISH:-127.0.0.1}}":{port_of_gpus(port)}:{PORT}'
-    weights = (
-        shlex.quote(container.weights)
-        if container.weights
-        else '"${HF_HOME:-$HOME/.cache/huggingface}"'
-    )
-    volumes = [shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()]
-    volumes += [
+    inside = {**container.gpu_choice, **inside}
+    address = f"Its address is 127.0.0.1:{port} by default; to change that: PUBLISH=0.0.0.0:{port}"
+    publish = f'"${{PUBLISH:-127.0.0.1:{port}}}:{PORT}"'
+    if winner.servers:  # The loop says which GPUs to take, and that goes in by name.
+        inside = {name: value for name, value in inside.items() if not chooses_gpus(name)}
+        address = "Their address is 127.0.0.1 by default; to change that: PUBLISH=0.0.0.0"
+        publish = f'"${{PUBLISH:-127.0.0.1}}":{port_of_gpus(port)}:{PORT}'
+    weights = '"${HF_HOME:-$HOME/.cache/huggingface}"'
+    if container.weights:
+        weights = shlex.quote(container.weights)
+    volumes = [
+        *(shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()),
         f"{weights}:{card.models}",
         *(shlex.quote(f"{path}:{path}:ro") for path in container.mounts),
+        *(
+            f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}'
+            for name in container.files
+        ),
     ]
-    volumes += [
-        f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}' for name in container.files
-    ]
-    lines += [f"--volume {volume}" for volume in volumes]
-    inside = {**container.gpu_choice, **inside}
-    if servers:  # The loop says which GPUs to take, and that goes in by name.
-        inside = {name: value for name, value in inside.items() if not chooses_gpus(name)}
-    inherited = [name for name in card.variables if name not in inside]
-    named = [
+    settings = [
         f"HF_HOME={card.models}",
-        *inherited,
-        *(f"{n}={v}" for n, v in inside.items()),
+        *(name for name in card.variables if name not in inside),
+        *(f"{name}={value}" for name, value in inside.items()),
         *secret,
     ]
-    lines += [f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(named)]
+    options = [*card.options, *card.devices[container.vendor]]
+    lines = [
+        shlex.join(DOCKER_RUN),
+        *(shlex.join(option) for option in options if option[0] != "--network"),
+        f"--publish {publish}",
+        *(f"--volume {volume}" for volume in volumes),
+        *(f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(settings)),
+    ]
     if container.files:
         lines.append(f"--workdir {FILES_FOLDER}")
-    lines += [] if container.own_entrypoint else ["--entrypoint="]
+    if not container.own_entrypoint:
+        lines.append("--entrypoint=")
     lines += [shlex.quote(container.image), *_arguments(container.argv, {})]
-    return _script(winner, about, container.files, lines)
+    about = [*heading(winner), *image_notes(winner), f"{address} ./docker-run.sh"]
+    return _script(winner, about, secret, lines)
 
 
-def _script(
-    winner: Winner, about: list[str], files: Mapping[str, str], lines: Sequence[str]
-) -> str:
-    """Return a script that writes the server's files and runs one command of quoted `lines`, or one
-    per server."""
-    servers = winner.servers
-    if servers:
-        ports = (winner.port + int(number.partition(",")[0]) for number in numbers_of(servers))
-        nginx = (
-            f"upstream {{ least_conn; {' '.join(f'server 127.0.0.1:{port};' for port in ports)} }}"
+def _script(winner: Winner, about: list[str], env: Mapping[str, str], lines: Sequence[str]) -> str:
+    """Return a script that writes the server's files and runs one command of quoted `lines` with
+    variables, or one per server; it asks for secrets.
+
+    One server replaces the script, so that signals reach it; ``env``, so that any variable name
+    will do.
+    """
+    settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
+    start = ["exec env", *settings] if settings else ["exec"]
+    if servers := winner.servers:
+        start = ["env", *(f'{name}="$gpus"' for name in servers[0].settings), *settings]
+        ports = " ".join(f"server 127.0.0.1:{server.port};" for server in servers)
+        about.append(
+            "If one server ends, all end. Load balancer in front of them, for nginx: "
+            f"upstream {{ least_conn; {ports} }}"
         )
-        about = [
-            *about,
-            f"If one server ends, all end. Load balancer in front of them, for nginx: {nginx}",
-        ]
     script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]
-    if files:
-        made = 'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # not removed: the server reads it'
-        script += [made, *writing(files, '"$folder"/')]
-    lines = [*lines, '"$@"']
+    if files := winner.choice.files:
+        script.append(
+            'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # not removed: the '
+            "server reads it"
+        )
+        script += writing(files, '"$folder"/')
+    command = [*start, *lines, '"$@"']
     if not servers:
-        return "\n".join([*script, " \\\n  ".join(lines)]) + "\n"
-    script.append("trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait' EXIT")
-    script += ["trap 'exit 143' INT TERM", f"for gpus in {' '.join(numbers_of(servers))}; do"]
-    return "\n".join([*script, "  " + " \\\n    ".join(lines) + " &", "done", "wait -n"]) + "\n"
+        return "\n".join([*script, " \\\n  ".join(command), ""])
+    script += [
+        "trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait' EXIT",
+        "trap 'exit 143' INT TERM",
+        f"for gpus in {' '.join(server.gpus for server in servers)}; do",
+        "  " + " \\\n    ".join(command) + " &",
+        "done",
+        "wait -n",
+        "",
+    ]
+    return "\n".join(script)
 
 
 def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
@@ -152,18 +160,6 @@ def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
             lines.append(f'mkdir -p "$(dirname {place})"')
         lines.append(f"printf '%s' {shlex.quote(content)} > {place}")
     return lines
-
-
-def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Return the start of a command with these variables; the script asks for secrets.
-
-    One server replaces the script, so that signals reach it; ``env``, so that any variable name
-    will do.
-    """
-    settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
-    if servers:
-        return ["env", *(f'{name}="$gpus"' for name in servers[0]), *settings]
-    return ["exec env", *settings] if settings else ["exec"]
 
 
 def _arguments(argv: Sequence[str], files: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from packaging.version import InvalidVersion, Version
@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 from autotune.base import redact
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
-from autotune.engines.command import PORT, Command, Configuration, reference_in
+from autotune.engines.command import PORT, Command, Configuration, numbers_of, reference_in
 from autotune.engines.context import gpus_of, replicas_of, servers_of
 from autotune.engines.engine import Engine, ParsedCommand
 from autotune.engines.entry import in_range
@@ -50,10 +50,6 @@ from autotune.tuner.trial import Launch, Role, State
 
 ANYWHERE = "0.0.0.0"
 """Listen address in a container, whose loopback is not reachable from outside."""
-SHARED_MEMORY_GIB = 32
-"""Size of /dev/shm if a container cannot share the host's: the value of SGLang's documentation for
-``docker run`` (https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM and
-TensorRT-LLM need less."""
 NAME_LENGTH = 40
 """Most characters of a name: a dstack run's name has at most 41; a DNS label with an ending such as
 ``-cache``, 63."""
@@ -79,21 +75,19 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
     whole."""
     words: list[str] = []
     for word, option in redact.hidden(argv):
-        name, equals, _ = word.partition("=")
-        reference = f"${{{variable_of(option)}}}" if option is not None else word
-        words.append(
-            f"{name}={reference}"
-            if option is not None and equals and word.startswith("-")
-            else reference
-        )
+        if option is not None:
+            name, equals, _ = word.partition("=")
+            lead = f"{name}=" if equals and word.startswith("-") else ""
+            word = f"{lead}${{{variable_of(option)}}}"
+        words.append(word)
     return words
 
 
 def settings_without_secrets(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables, with ``${NAME}`` in place of a secret."""
-    secret = {name for name, value in redact.env(env).items() if value != env[name]}
+    shown = redact.env(env)
     return {
-        name: f"${{{variable_of(name)}}}" if name in secret else value
+        name: value if value == shown[name] else f"${{{variable_of(name)}}}"
         for name, value in env.items()
     }
 
@@ -111,8 +105,8 @@ def required(variable: str) -> str:
 
 def asked_for(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Return the variables that the words refer to, each once, in their order."""
-    found = (reference_in(word)[1] for word in (*env.values(), *argv))
-    return list(dict.fromkeys(name for name in found if name))
+    variables = dict.fromkeys(reference_in(word)[1] for word in (*env.values(), *argv))
+    return [name for name in variables if name]
 
 
 def groups(argv: Sequence[str]) -> list[list[str]]:
@@ -120,7 +114,7 @@ def groups(argv: Sequence[str]) -> list[list[str]]:
     values."""
     # In `python3 -m module` the -m is none of the server's options.
     program = 3 if list(argv[1:2]) == ["-m"] else 1
-    split: list[list[str]] = [list(argv[:program])]
+    split = [list(argv[:program])]
     for word in argv[program:]:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
             split.append([word])
@@ -129,65 +123,55 @@ def groups(argv: Sequence[str]) -> list[list[str]]:
     return split
 
 
-_WHY = {
-    Evidence.EMULATED: "not measured on this hardware",
-    Evidence.SIMULATED: "not measured on this hardware",
-    Evidence.REPLAYED: "read from recorded launches",
+_REASONS = {
+    Evidence.EMULATED: ", not measured on this hardware",
+    Evidence.SIMULATED: ", not measured on this hardware",
+    Evidence.REPLAYED: ", read from recorded launches",
 }
 
 
 def heading(winner: Winner) -> list[str]:
     """Return lines that name the recommendation and its reason, without comment signs."""
-    recommendation, choice = winner.recommendation, winner.choice
-    why = _WHY.get(recommendation.origin)
-    worth = f"{recommendation.label}, {why}" if why else recommendation.label
-    objective, sure = choice.objective, ""
-    if ends := objective.interval90_on_a_node:
-        sure = f" (90 % interval on a real node {readable.interval(ends)})"
-    return [
+    recommendation, choice, goal = winner.recommendation, winner.choice, winner.choice.objective
+    figure = f"{goal.metric} on {goal.workload}: {readable.number(goal.value)}"
+    if ends := goal.interval90_on_a_node:
+        figure += f" (90 % interval on a real node {readable.interval(ends)})"
+    lines = [
         f"{choice.engine} {choice.engine_version} for {recommendation.model} "
         f"on {recommendation.gpus} x {recommendation.hardware}",
-        f"recommended by autotune, study {recommendation.study}, configuration {choice.fingerprint}",
-        *(
-            [f"{winner.replicas} servers of {winner.gpus} GPUs each share the load"]
-            if winner.replicas > 1
-            else []
-        ),
-        f"evidence: {worth}",
-        f"{objective.metric} on {objective.workload}: {readable.number(objective.value)}{sure}",
+        f"recommended by autotune, study {recommendation.study}, "
+        f"configuration {choice.fingerprint}",
+        f"evidence: {recommendation.label}{_REASONS.get(recommendation.origin, '')}",
+        figure,
         words.gain(recommendation),
-        *filter(None, [words.not_simulated(recommendation)]),
+        words.not_simulated(recommendation),
         *words.promises(recommendation),
         *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
     ]
+    if winner.replicas > 1:
+        lines.insert(2, f"{winner.replicas} servers of {winner.gpus} GPUs each share the load")
+    return [line for line in lines if line]
 
 
 def image_notes(winner: Winner) -> list[str]:
     """Warn of files that a container does not see, and of an image whose name is derived and may
     not exist."""
-    choice, kind = winner.choice, winner.engine
+    choice, kind, notes = winner.choice, winner.engine, list[str]()
     version, words = version_of_parser(choice, kind), kind.arguments(choice.engine_argv) or ()
     with suppress(BadInput):
-        options = grouped(
-            kind, kind.prepare(words, version, Command(tuple(words), {}, choice.files)), version
-        )
-        if lost := missing_files(kind.card, list(options)):
-            return [
-                f"not in the container, as it is not on this machine: {', '.join(lost)}",
-                *_derived(winner),
-            ]
-    return _derived(winner)
-
-
-def _derived(winner: Winner) -> list[str]:
-    if winner.image is not None or winner.choice.container:
-        return []
-    entry = image_of(winner.engine.card, winner.spec.hardware, winner.choice.engine_version)
-    if entry is None or in_range(winner.choice.engine_version, entry.seen):
-        return []
-    return [
-        f"image: the tag is derived from earlier versions' names, check that it exists ({entry.source})"
-    ]
+        command = Command(tuple(words), {}, choice.files)
+        options = grouped(kind, kind.prepare(words, version, command), version)
+        if lost := missing_files(kind.card, options):
+            missing = ", ".join(lost)
+            notes.append(f"not in the container, as it is not on this machine: {missing}")
+    if winner.image is None and not choice.container:
+        entry = image_of(kind.card, winner.spec.hardware, choice.engine_version)
+        if entry is not None and not in_range(choice.engine_version, entry.seen):
+            notes.append(
+                "image: the tag is derived from earlier versions' names, check that it exists "
+                f"({entry.source})"
+            )
+    return notes
 
 
 def comment(texts: list[str]) -> str:
@@ -225,21 +209,16 @@ def dump_yaml(*documents: Any) -> str:
     )
 
 
-def yaml_file(winner: Winner, about: list[str], *documents: Any) -> str:
-    """Return YAML documents of a server in a container; the first lines describe content and
-    use."""
-    return comment([*heading(winner), *image_notes(winner), *about]) + dump_yaml(*documents)
-
-
 def render_json(winner: Winner) -> str:
     """Return ``recommendation.json`` for other programs, without secrets."""
-    recommendation = winner.recommendation
-    choices = [choice for choice in (winner.choice, recommendation.baseline) if choice is not None]
-    secrets = set().union(*(redact.secrets_in(choice.argv, choice.env) for choice in choices))
+    recommendation, secrets = winner.recommendation, set[str]()
+    for choice in (winner.choice, recommendation.baseline):
+        if choice is not None:
+            secrets |= redact.secrets_in(choice.argv, choice.env)
     return json.dumps(redact.document(recommendation.to_json(), secrets), indent=2) + "\n"
 
 
-def _floor(value: float) -> str:
+def _round_down(value: float) -> str:
     """Format a figure that is divided by, rounded down: fewer replicas would not be enough."""
     unit = 10 ** (math.floor(math.log10(value)) - 2)
     return readable.number(math.floor(value / unit * (1 + 1e-12)) * float(unit))
@@ -248,47 +227,52 @@ def _floor(value: float) -> str:
 def render_capacity(winner: Winner) -> str:
     """Return the load of one deployment within the limits, for programs that compute the number of
     replicas."""
-    key, rows = winner.spec.load_key, winner.capacities
+    key, rows, goal = winner.spec.load_key, winner.capacities, winner.choice.objective
     logs = [math.log(row[f"capacity_{key}"] / winner.replicas) for row in rows]
     half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
     per_replica, low, high = (math.exp(mean(logs) + end) for end in (0.0, -half, half))
-    goal, on_a_node = winner.choice.objective, None
+    on_a_node, least, name = None, low, "95 % interval"
     if goal.interval90_on_a_node:
-        ends = [per_replica * end / goal.value for end in goal.interval90_on_a_node]
-        on_a_node = [min(low, ends[0]), max(high, ends[1])]
-    least, which = (
-        (on_a_node or [low])[0],
-        "90 % interval on a node" if on_a_node else "95 % interval",
-    )
-    rate, bound = least, f"the lower end of the {which}"
+        lowest, highest = (per_replica * end / goal.value for end in goal.interval90_on_a_node)
+        on_a_node = [min(low, lowest), max(high, highest)]
+        least, name = on_a_node[0], "90 % interval on a node"
+    rate, bound = least, f"the lower end of the {name}"
     if key == "concurrency":
-        at = [one for row in rows for one in row[CURVE] if one[key] == row[f"capacity_{key}"]]
-        seconds = mean([one["mean_e2el_ms"] for one in at]) / 1000
+        loads = [one for row in rows for one in row[CURVE] if one[key] == row[f"capacity_{key}"]]
+        seconds = mean([one["mean_e2el_ms"] for one in loads]) / 1000
         rate = least / seconds
         bound += (
-            f", {_floor(least)} requests in flight, since each takes {readable.number(seconds)} s at "
-            "this load; bursts need more (--find-load rate measures them)"
+            f", {_round_down(least)} requests in flight, since each takes "
+            f"{readable.number(seconds)} s at this load; bursts need more (--find-load rate "
+            "measures them)"
         )
-    told = f"N replicas carry R requests/s: N = ceil(R / {_floor(rate)}), from {bound}"
     document = {
         "unit": "requests/s" if key == "request_rate" else "requests in flight",
         "per_replica": per_replica,
         "interval95": [low, high],
         "interval90_on_a_node": on_a_node,
         "load": SHAPES[key],
-        **{
-            "requests_per_s": rate,
-            "arithmetic": told,
-            "start_s": max(winner.ready_s, default=None),
-        },
-        **{
-            "slo": [str(slo) for slo in winner.spec.slos],
-            "evidence": winner.recommendation.evidence.value,
-        },
-        **{"evidence_of": winner.recommendation.evidence_of, "launches": len(logs)},
-        **{"workload": winner.spec.workloads[0], "gpus": winner.gpus},
+        "requests_per_s": rate,
+        "arithmetic": f"N replicas carry R requests/s: N = ceil(R / {_round_down(rate)}), "
+        f"from {bound}",
+        "start_s": max(winner.ready_s, default=None),
+        "slo": [str(slo) for slo in winner.spec.slos],
+        "evidence": winner.recommendation.evidence.value,
+        "evidence_of": winner.recommendation.evidence_of,
+        "launches": len(logs),
+        "workload": winner.spec.workloads[0],
+        "gpus": winner.gpus,
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+class Server(NamedTuple):
+    """One of several servers: its GPUs (without GPUs its number), its port, and the settings that
+    it has on top of the common ones."""
+
+    gpus: str
+    port: int
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,10 +293,13 @@ class Winner:
     capacities: tuple[Metrics, ...] = ()
 
     @property
-    def servers(self) -> tuple[dict[str, str], ...]:
-        """Return the settings of each of several servers on top of the common ones; empty for one
-        server."""
-        return servers_of(self.choice.config, self.spec.hardware.vendor)
+    def servers(self) -> list[Server]:
+        """Return each of several servers; empty for one server."""
+        settings = servers_of(self.choice.config, self.spec.hardware.vendor)
+        return [
+            Server(gpus, self.port + int(gpus.partition(",")[0]), own)
+            for gpus, own in zip(numbers_of(settings), settings, strict=True)
+        ]
 
     @property
     def port(self) -> int:
@@ -340,12 +327,13 @@ def winner_of(
     choice = recommendation.recommended
     if choice is None:
         raise BadInput(
-            f"study {recommendation.study!r} has no recommendation to export (verdict {recommendation.verdict.value}); "
-            f"see `autotune report {recommendation.study}`"
+            f"study {recommendation.study!r} has no recommendation to export "
+            f"(verdict {recommendation.verdict.value}); see `autotune report {recommendation.study}`"
         )
     if choice.external:
         raise BadInput(
-            f"autotune did not start the server ({choice.argv[0]}), so there is no command to export"
+            f"autotune did not start the server ({choice.argv[0]}), so there is no command to "
+            "export"
         )
     same = [
         launch
@@ -354,20 +342,19 @@ def winner_of(
         and launch.result.state is State.COMPLETE
         and launch.trial.role is not Role.SCREEN
     ]
-    loaded = [launch for launch in same if launch.trial.role is Role.FINAL] or same
+    finals = [launch for launch in same if launch.trial.role is Role.FINAL]
+    starts_s = (launch.result.times_s.get("ready") for launch in same)
     return Winner(
         recommendation,
         choice,
         spec,
-        ready_s=tuple(
-            launch.result.times_s["ready"] for launch in same if launch.result.times_s.get("ready")
-        ),
-        capacities=tuple(launch.result.metrics[spec.workloads[0]] for launch in loaded)
-        if spec.load_key
-        else (),
+        ready_s=tuple(start_s for start_s in starts_s if start_s),
         gpus=gpus_of(Configuration(choice.engine, choice.config), recommendation.gpus)
         // replicas_of(choice.config),
         image=image,
+        capacities=tuple(launch.result.metrics[spec.workloads[0]] for launch in finals or same)
+        if spec.load_key
+        else (),
     )
 
 
@@ -376,16 +363,17 @@ def in_image(winner: Winner) -> list[str]:
     image can."""
     kind = winner.engine
     argv, installed = model_first(winner.choice, kind), winner.spec.installed.get(kind.name)
-    arguments = kind.arguments(argv)
+    program, arguments = list(kind.card.program), kind.arguments(argv)
     if arguments is not None:
         name, *rest = argv[: len(argv) - len(arguments)]
         name = PurePosixPath(name).name
         program = ["python3" if name.startswith("python") else name, *rest]
     elif installed is not None and tuple(argv[: len(installed.program)]) == installed.program:
-        program, arguments = list(kind.card.program), tuple(argv[len(installed.program) :])
+        arguments = tuple(argv[len(installed.program) :])
     else:
         raise BadInput(
-            f"{argv[0]!r} is not a start command of {kind.card.title}: no command in an image is known"
+            f"{argv[0]!r} is not a start command of {kind.card.title}: no command in an image is "
+            "known"
         )
     # A folder named from where the study was made lies elsewhere in a container.
     return without_secrets([*program, *absolute_paths(arguments, winner.choice.files)])
@@ -402,12 +390,10 @@ def model_first(choice: Choice, kind: Engine) -> list[str]:
     if parsed is None or kind.card.model_flag or not arguments or not arguments[0].startswith("-"):
         return argv
     start = len(argv) - len(arguments)
-    for place in (i for i, word in enumerate(argv) if i > start and word == parsed.model):
+    for place in range(start + 1, len(argv)):
         moved = [*argv[:start], argv[place], *argv[start:place], *argv[place + 1 :]]
-        if (
-            parsed_command(choice.model_copy(update={"argv": [*choice.container, *moved]}), kind)
-            == parsed
-        ):
+        other = choice.model_copy(update={"argv": [*choice.container, *moved]})
+        if argv[place] == parsed.model and parsed_command(other, kind) == parsed:
             return moved
     return argv
 
@@ -431,9 +417,8 @@ def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
 def text_of(parsed: ParsedCommand | None, option: str) -> str | None:
     """Return an option's value, the first of several; None without one."""
     value = parsed.args.get(option) if parsed else None
-    if isinstance(value, list):
-        value = value[0] if value else None
-    return value if isinstance(value, str) else None
+    values = value if isinstance(value, list) else [value]
+    return values[0] if values and isinstance(values[0], str) else None
 
 
 def model_named(argv: Sequence[str], kind: Engine) -> str | None:
@@ -448,7 +433,7 @@ def model_named(argv: Sequence[str], kind: Engine) -> str | None:
     return None if first.startswith("-") else first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Container:
     """A server in a container. Secrets stand as ``${NAME}`` in `argv` and `env`.
 
@@ -515,12 +500,14 @@ def container_of(winner: Winner) -> Container:
         )
     env = settings_without_secrets(choice.env)
     weights = env.pop(_MODELS, None)
-    # What exists here of the paths that the command names, and a model's folder, which may lie on
-    # another machine.
+    # Mount the paths of the command that exist here, and a model's folder, which may lie on another
+    # machine.
     mounts, is_local = mounted_paths(argv), model.startswith("/")
     if is_local and not any(PurePosixPath(model).is_relative_to(path) for path in mounts):
         mounts.append(model)
     limit_s, limit_source = _start_limit(winner)
+    caches = docker_card().caches
+    storage_gib = 0 if is_local else _ROOM * winner.spec.model.weights_gb * 1e9 / 2**30
     last = winner.recommendation.model.rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^a-z0-9]+", "-", f"{choice.engine}-{last}".lower()).strip("-")
     return Container(
@@ -528,7 +515,7 @@ def container_of(winner: Winner) -> Container:
         vendor=hardware.vendor,
         name=(name if name[:1].isalpha() else f"server-{name}")[:NAME_LENGTH].rstrip("-"),
         image=image,
-        # What a launch needs besides, to be measured, is no part of the recommendation.
+        # Without what a launch needs besides, to be measured: it is no part of the recommendation.
         argv=with_serving(
             argv,
             kind.card.serving.model_copy(update={"arguments": [], "port_flags": {}}),
@@ -540,9 +527,7 @@ def container_of(winner: Winner) -> Container:
         gpu_choice={name: value for name, value in env.items() if chooses_gpus(name)},
         files=choice.files,
         mounts=tuple(sorted(mounts)),
-        caches={
-            folder: volume_name(image, hardware.name, folder) for folder in docker_card().caches
-        },
+        caches={folder: volume_name(image, hardware.name, folder) for folder in caches},
         health=kind.card.serving.health,
         start_limit_s=limit_s,
         start_limit_source=limit_source,
@@ -550,10 +535,7 @@ def container_of(winner: Winner) -> Container:
         served=text_of(parsed, "served_model_name") or model,
         revision=text_of(parsed, "revision"),
         weights=weights if weights and weights.startswith("/") else None,
-        storage_gib=10
-        * max(
-            2, 0 if is_local else math.ceil(_ROOM * winner.spec.model.weights_gb * 1e9 / 2**30 / 10)
-        ),
+        storage_gib=10 * max(2, math.ceil(storage_gib / 10)),
     )
 
 
@@ -565,22 +547,19 @@ def chooses_gpus(variable: str) -> bool:
 
 def _start_limit(winner: Winner) -> tuple[int, str]:
     """Return the time limit of a start, in seconds, and the source of the figure in words."""
-    evidence = winner.recommendation.origin
-    if not winner.ready_s or evidence is Evidence.EMULATED:
+    evidence, count = winner.recommendation.origin, len(winner.ready_s)
+    if not count or evidence is Evidence.EMULATED:
         limit_s = math.ceil(StartupTimeouts().total_s)
-        why = (
-            "its starts were EMULATED and loaded no weights"
-            if winner.ready_s
-            else "the study has no measured start"
-        )
-        return limit_s, f"start limit {limit_s} s, as in autotune: {why}"
+        reason = "its starts were EMULATED and loaded no weights"
+        if not count:
+            reason = "the study has no measured start"
+        return limit_s, f"start limit {limit_s} s, as in autotune: {reason}"
     slowest_s = max(winner.ready_s)
     limit_s = math.ceil(max(_LEAST_START_S, _START_MARGIN * slowest_s))
-    kind = "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
-    said = f"the slowest of {len(winner.ready_s)} {kind} starts took {slowest_s:.0f} s"
-    return (
-        limit_s,
-        f"start limit {limit_s} s: {said}; cold disks and caches may take {_START_MARGIN:.0f} times as long",
+    label = "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
+    return limit_s, (
+        f"start limit {limit_s} s: the slowest of {count} {label} starts took {slowest_s:.0f} s; "
+        f"cold disks and caches may take {_START_MARGIN:.0f} times as long"
     )
 
 
@@ -589,19 +568,18 @@ def _image(winner: Winner) -> str:
     if winner.image is not None:
         if not winner.image or any(sign.isspace() for sign in winner.image):
             raise BadInput(
-                f"--image {winner.image!r}: name an image with its tag, e.g. vllm/vllm-openai:v0.32.0"
+                f"--image {winner.image!r}: name an image with its tag, e.g. "
+                "vllm/vllm-openai:v0.32.0"
             )
         return winner.image
     if choice.container:
         return choice.container[-1]
-    try:
-        version = Version(choice.engine_version).public
-        known = image_of(card, hardware, version)
-    except InvalidVersion:
-        version, known = choice.engine_version, None
-    if known is None:
-        raise BadInput(
-            f"no container image of {card.title} {version} for {hardware.vendor} {hardware.generation} is known; "
-            "name one with --image IMAGE"
-        )
-    return known.image.replace("{version}", version)
+    version = choice.engine_version
+    with suppress(InvalidVersion):
+        version = Version(version).public
+        if known := image_of(card, hardware, version):
+            return known.image.replace("{version}", version)
+    raise BadInput(
+        f"no container image of {card.title} {version} for {hardware.vendor} "
+        f"{hardware.generation} is known; name one with --image IMAGE"
+    )

@@ -1,15 +1,16 @@
-"""Report of a study: `render.render` makes the report, `words.conclusion` the lines for a
-terminal."""
+"""Report of a study: `render.render` makes the report, `words.brief` the lines for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.tuner.study.recommendation import Recommendation
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch
+from autotune.tuner.search.equivalents import canonical_of
+from autotune.tuner.search.objective import achieved
+from autotune.tuner.study.recommendation import Choice, Recommendation
+from autotune.tuner.study.spec import StudySpec, is_beside
+from autotune.tuner.trial import Launch, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +22,52 @@ class StudyRecord:
     launches: Sequence[Launch]
     recommendation: Recommendation
     folder: Path
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """Return the recommended command and the baseline by their roles; an unknown one is left
+        out."""
+        outcome = self.recommendation
+        sides = {"recommended": outcome.recommended, "baseline": outcome.baseline}
+        return {role: choice for role, choice in sides.items() if choice is not None}
+
+    @property
+    def disturbed_nodes(self) -> set[str]:
+        """Return the shares of the GPUs on which launches slowed each other: all launches there are
+        invalid."""
+        return {
+            share.node
+            for share in self.recommendation.nodes
+            if share.baseline is None and is_beside(share.node)
+        }
+
+    def by_configuration(self, *roles: Role) -> dict[str, list[Launch]]:
+        """Return fingerprint to its undisturbed launches in these roles (any role without one).
+
+        Launches of equivalents are included; the order is that of the first launches.
+        """
+        trials = [launch.trial for launch in self.launches]
+        baselines = (one.configuration.fingerprint for one in trials if one.role is Role.BASELINE)
+        launched = {one.configuration.fingerprint for one in trials}
+        canonical = canonical_of(self.launches, launched, next(baselines, None))
+        disturbed, groups = self.disturbed_nodes, dict[str, list[Launch]]()
+        for launch in self.launches:
+            if launch.result.node not in disturbed and launch.trial.role in (roles or Role):
+                fingerprint = launch.trial.configuration.fingerprint
+                groups.setdefault(canonical.get(fingerprint, fingerprint), []).append(launch)
+        return groups
+
+    def deciding(self, group: Sequence[Launch]) -> list[Launch]:
+        """Return the launches of one configuration that count: those of the finals, and all of the
+        baseline.
+
+        Those of the search are biased, as they decided who came into the finals; they count where
+        there are no others.
+        """
+        chosen = [launch for launch in group if launch.trial.role in self.spec.judged_by]
+        return chosen or list(group)
+
+    def values(self, group: Iterable[Launch]) -> list[float]:
+        """Return the objective of each launch that has a valid figure."""
+        values = (achieved(self.spec, launch) for launch in group)
+        return [value for value in values if value is not None]

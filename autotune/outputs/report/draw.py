@@ -115,7 +115,9 @@ def drawn(picture: Picture, watermark: str) -> str:
     for look, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{look},{colour})")
     # A point has its title and the watermark its class; other names of matplotlib's are no use.
-    titles = (escape(printable(point.told)) for panel in picture.panels for point in panel.points)
+    titles = (
+        escape(printable(point.tooltip)) for panel in picture.panels for point in panel.points
+    )
     opened = {
         f"{_POINT}{i}": f'<g class="mark"><title>{title}</title>' for i, title in enumerate(titles)
     }

@@ -14,7 +14,6 @@ from autotune.load.metrics import readable
 from autotune.load.metrics.table import CURVE, PER_GPU, PER_USER, Metrics, Rent, counts
 from autotune.outputs.report import StudyRecord, tables, text, words
 from autotune.tuner.search.objective import achieved, best_so_far, maximises
-from autotune.tuner.study.recommendation import Choice
 from autotune.tuner.trial import Launch, Role
 
 PIXELS = 560
@@ -23,12 +22,12 @@ PIXELS = 560
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point with the tooltip `told` and the ends of an interval of y (`across`: of x).
+    """A point with its `tooltip` and the ends of an interval of y (`across`: of x).
 
     `look` is its colour, a key of `LIGHT`; `shape` matplotlib's letter of a marker.
     """
 
-    told: str
+    tooltip: str
     look: str
     x: float
     y: float
@@ -74,8 +73,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that answers one question; `name` is its file name, `told` the answer in a sentence
-    or two (Markdown).
+    """A picture that answers one question; `name` is its file name, `answer` is a sentence or two
+    (Markdown).
 
     Panels stand two in a row, of `height` CSS pixels; `keys` is the legend, look and shape to
     words.
@@ -83,7 +82,7 @@ class Picture:
 
     name: str
     question: str
-    told: str
+    answer: str
     panels: Sequence[Panel]
     keys: Mapping[tuple[str, str], str] = field(default_factory=dict)
     height: int = 320
@@ -113,95 +112,99 @@ def tried(study: StudyRecord) -> Picture | None:
     """Draw every launch in its order, the best so far, the baseline, and the failures."""
     if not study.launches:
         return None
-    spec, looks, points, kept = study.spec, _looks(study), list[Point](), list[Point]()
-    with_weights = [launch for launch in study.launches if launch.trial.role is not Role.SCREEN]
-    for launch in with_weights:
-        number, value = launch.trial.number, achieved(spec, launch)
-        look, shape = looks[launch.trial.configuration.engine]
-        broken = tables.broken_slos(spec, launch) if value is not None else []
-        if value is None:
-            shape = "x"
-            said = (
-                words.failed(launch.result.failure)
-                if launch.result.failure
-                else launch.result.state.value
-            )
-        else:
-            said = readable.number(value) + (f", breaks {'; '.join(broken)}" if broken else "")
-        look = "bad" if broken or value is None else look
-        name = f"launch {number} ({launch.trial.role.value}), {launch.trial.configuration.engine}"
-        points.append(
-            Point(f"{name}: {said}\n{_command(launch)}", look, number, value or 0.0, shape)
-        )
-        kept += points[-1:] if value is not None else []
+    spec, looks = study.spec, _looks(study)
+    points = [
+        _tried(study, launch, looks[launch.trial.configuration.engine])
+        for launch in study.launches
+        if launch.trial.role is not Role.SCREEN
+    ]
     finals = [launch.trial.number for launch in study.launches if launch.trial.role is Role.FINAL]
-    keys = {look: _short(engine) for engine, look in looks.items()}
+    keys = {look: _shorten(engine) for engine, look in looks.items()}
     lines = []
     if reached := best_so_far(spec, study.launches):
-        steps = [*reached, (max(point.x for point in points), reached[-1][1])]
-        lines.append(Line([x for x, _ in steps], [y for _, y in steps], "ink", stepped=True))
+        xs, ys = zip(*reached, strict=True)
+        last = max(point.x for point in points)
+        lines.append(Line([*xs, last], [*ys, ys[-1]], "ink", stepped=True))
         keys["ink", "-"] = "best so far"
-    if (baseline := study.recommendation.baseline) is not None:
+    if (baseline := study.choices.get("baseline")) is not None:
         lines.append(Line([], [baseline.objective.value], "baseline", dashed=True))
         keys["baseline", "--"] = "baseline"
+    if finals:
+        keys["line", "s"] = "finals"
     bad = {point.shape for point in points if point.look == "bad"}
-    keys |= {("line", "s"): "finals"} if finals else {}
-    keys |= {("bad", "x"): "invalid"} if "x" in bad else {}
-    keys |= {("bad", "o"): "breaks a limit"} if bad - {"x"} else {}
-    told = f"{text.count(len(points), 'launch', 'launches')}, all invalid: the failures are listed below."
-    if kept:
-        top = (max if maximises(spec.objective) else min)(kept, key=lambda point: point.y)
-        others = {"with random weights, which rank only": len(study.launches) - len(with_weights)}
-        others["invalid"] = len(points) - len(kept)
-        without = "".join(f", {number} {kind}" for kind, number in others.items() if number)
-        lucky = (
-            "; chance may have helped it, so the finals launch the model's choice, less idle settings"
-            if finals
-            else ""
-        )
-        told = (
-            f"{text.count(len(study.launches), 'launch', 'launches')}, {len(kept)} valid{without}. "
-            f"The best single launch is {top.x:g} with {readable.number(top.y)}{lucky}."
-        )
-    axes = ("launch", text.title(spec.objective))
-    panel = Panel(*axes, points=points, lines=lines, bands=finals, whole=True, zero=True)
-    return Picture("tried", "What was launched?", told, [panel], keys)
+    if "x" in bad:
+        keys["bad", "x"] = "invalid"
+    if bad - {"x"}:
+        keys["bad", "o"] = "breaks a limit"
+    title = text.title(spec.objective)
+    panel = Panel("launch", title, points=points, lines=lines, bands=finals, whole=True, zero=True)
+    return Picture("tried", "What was launched?", _best_launch(study, points), [panel], keys)
+
+
+def _tried(study: StudyRecord, launch: Launch, own: tuple[str, str]) -> Point:
+    """Return a launch's point in its engine's look and shape, or in those of a failure."""
+    (look, shape), trial, failure = own, launch.trial, launch.result.failure
+    value = achieved(study.spec, launch)
+    if value is None:
+        look, shape = "bad", "x"
+        outcome = words.failed(failure) if failure else launch.result.state.value
+    else:
+        outcome = readable.number(value)
+        if broken := tables.broken_slos(study.spec, launch):
+            look = "bad"
+            outcome += f", breaks {'; '.join(broken)}"
+    name = f"launch {trial.number} ({trial.role.value}), {trial.configuration.engine}"
+    return Point(f"{name}: {outcome}\n{_command(launch)}", look, trial.number, value or 0.0, shape)
+
+
+def _best_launch(study: StudyRecord, points: Sequence[Point]) -> str:
+    """Count the launches by their outcome, and name the best one."""
+    valid = [point for point in points if point.shape != "x"]
+    if not valid:
+        return f"{text.launches(len(points))}, all invalid: the failures are listed below."
+    better = max if maximises(study.spec.objective) else min
+    best = better(valid, key=lambda point: point.y)
+    others = {
+        "with random weights, which rank only": len(study.launches) - len(points),
+        "invalid": len(points) - len(valid),
+    }
+    rest = "".join(f", {number} {kind}" for kind, number in others.items() if number)
+    answer = (
+        f"{text.launches(len(study.launches))}, {len(valid)} valid{rest}. "
+        f"The best single launch is {best.x:g} with {readable.number(best.y)}"
+    )
+    if any(launch.trial.role is Role.FINAL for launch in study.launches):
+        answer += "; chance may have helped it, so the finals launch the model's choice, less idle settings"
+    return f"{answer}."
 
 
 def finals(study: StudyRecord) -> Picture | None:
     """Draw each valid launch of the finalists and the baseline, with means and intervals."""
     names, points = list[str](), list[Point]()
-    choices = {name: choice for choice, name in _decided(study)}
-    for row, (_, who, group) in enumerate(tables.finalists(study)):
-        look = (
-            "baseline"
-            if who.startswith("baseline")
-            else "chosen"
-            if "recommended" in who
-            else "fourth"
-        )
-        names.append(f"{who}\n{_short(group[0].trial.configuration.engine)}")
+    for row, (_, roles, group) in enumerate(tables.finalists(study)):
+        role = roles.partition(" and ")[0]
+        look = _SIDES[role][0] if role in _SIDES else "fourth"
+        names.append(f"{roles}\n{_shorten(group[0].trial.configuration.engine)}")
         for launch in group:
             if (value := achieved(study.spec, launch)) is not None:
-                told = f"{who}, launch {launch.trial.number}: {readable.number(value)}"
-                points.append(Point(told, look, value, row + 0.12))
-        if (choice := choices.get(who.partition(" and ")[0])) is not None:
+                tooltip = f"{roles}, launch {launch.trial.number}: {readable.number(value)}"
+                points.append(Point(tooltip, look, value, row + 0.12))
+        if (choice := study.choices.get(role)) is not None:
             goal = choice.objective
             within = f", 95 % interval {readable.interval(goal.ci95)}" if goal.ci95 else ""
-            count = text.count(goal.repeats, "launch", "launches")
-            told = f"{who}: mean {readable.number(goal.value)} of {count}{within}"
-            points.append(Point(told, look, goal.value, row - 0.12, "D", goal.ci95, across=True))
+            count = text.launches(goal.repeats)
+            tooltip = f"{roles}: mean {readable.number(goal.value)} of {count}{within}"
+            points.append(Point(tooltip, look, goal.value, row - 0.12, "D", goal.ci95, across=True))
     if not points:
         return None
     keys = {("ink", "o"): "one launch", ("ink", "D"): "mean, with its 95 % interval"}
     panel = Panel(text.title(study.spec.objective), "", points=points, y_ticks=names)
-    told = (
-        "Each dot is a new launch, in alternating order; earlier launches of the baseline are included, the search's "
-        "are not."
+    answer = (
+        "Each dot is a new launch, in alternating order; earlier launches of the baseline are "
+        "included, the search's are not."
     )
-    return Picture(
-        "finals", "Is the gain significant?", told, [panel], keys, height=90 + 60 * len(names)
-    )
+    height = 90 + 60 * len(names)
+    return Picture("finals", "Is the gain significant?", answer, [panel], keys, height)
 
 
 def speed(study: StudyRecord) -> Picture | None:
@@ -212,91 +215,94 @@ def speed(study: StudyRecord) -> Picture | None:
     if not points:
         return None
     front = _front((point.x, point.y) for point in points if point.look != "bad")
-    keys = {**{look: _short(engine) for engine, look in looks.items()}, ("soft", "-"): "front"}
-    seen = {point.look for point in points} | {point.shape for point in points}
-    known = {("ink", "*"): "recommended", ("ink", "X"): "baseline"}
-    keys |= {key: role for key, role in known.items() if key[1] in seen}
-    keys |= {("bad", "o"): "breaks a limit"} if "bad" in seen else {}
+    keys = {**{look: _shorten(engine) for engine, look in looks.items()}, ("soft", "-"): "front"}
+    shapes = {point.shape for point in points}
+    if "*" in shapes:
+        keys["ink", "*"] = "recommended"
+    if "X" in shapes:
+        keys["ink", "X"] = "baseline"
+    if any(point.look == "bad" for point in points):
+        keys["bad", "o"] = "breaks a limit"
     sides = {"x": [point.x for point in points], "y": [point.y for point in points]}
+    wide = [axis for axis, values in sides.items() if max(values) > _WIDE * min(values)]
     # The most that was reached for all where each user has at least so much: a staircase.
-    corners = [(before[0], after[1]) for before, after in pairwise(front)]
-    steps = [place for pair in zip(front, corners, strict=False) for place in pair] + list(
-        front[-1:]
-    )
+    steps = [*front[:1]]
+    for (x, _), (right, y) in pairwise(front):
+        steps += [(x, y), (right, y)]
     panel = Panel(
         "output tok/s per user (1000 / mean TPOT in ms)",
         "total tok/s per GPU",
         points=points,
         lines=[Line([x for x, _ in steps], [y for _, y in steps], "soft")],
-        logarithmic="".join(
-            axis for axis, values in sides.items() if max(values) > _WIDE * min(values)
-        ),
+        logarithmic="".join(wide),
     )
-    told = (
-        f"Up: total throughput per GPU. Right: speed for each user. Workload: "
+    answer = (
+        "Up: total throughput per GPU. Right: speed for each user. Workload: "
         f"{text.code(study.spec.workloads[0])}. No launch beats the "
-        f"{text.count(len(front), 'point', 'points')} on the line in both."
+        f"{text.count(len(front), 'point')} on the line in both."
     )
-    return Picture("speed", "How fast for each user, and how much for all?", told, [panel], keys)
+    question = "How fast for each user, and how much for all?"
+    return Picture("speed", question, answer, [panel], keys)
 
 
 def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> list[Point]:
     """Return each configuration by the means of its launches, and each further load of a launch's
     curve."""
     workload, points = study.spec.workloads[0], list[Point]()
-    roles = {choice.fingerprint: name for choice, name in _decided(study)}
-
-    def add(
-        rows: Sequence[Launch],
-        style: tuple[str, str],
-        role: str,
-        pair: tuple[float, float],
-        load: str,
-    ) -> None:
-        numbers = ", ".join(str(row.trial.number) for row in rows)
-        told = (
-            f"{f'{role}: ' if role else ''}{rows[0].trial.configuration.engine}{load}, "
-            f"{'launch' if len(rows) == 1 else 'launches'} {numbers}: "
-            f"{readable.number(pair[1])} tok/s per GPU, {readable.number(pair[0])} tok/s per user"
-            f"{', breaks a limit' if style[0] == 'bad' else ''}\n{_command(rows[0])}"
-        )
-        points.append(Point(told, style[0], *pair, style[1]))
-
-    for group in tables.by_configuration(study, tables.undisturbed(study)).values():
-        counted = tables.counted(study, group)
-        pairs = {
-            row.trial.number: _speeds(row, row.result.metrics.get(workload, {})) for row in counted
-        }
-        known = [pair for pair in pairs.values() if pair]
-        rows = [row for row in counted if pairs[row.trial.number]]
-        if not rows:
+    roles = {choice.fingerprint: role for role, choice in study.choices.items()}
+    for group in study.by_configuration().values():
+        speeds = [
+            (launch, pair)
+            for launch in study.deciding(group)
+            if (pair := _speeds(launch, launch.result.metrics.get(workload, {})))
+        ]
+        if not speeds:
             continue
-        fingerprints = [row.trial.configuration.fingerprint for row in group]
+        rows = [launch for launch, _ in speeds]
+        fingerprints = [launch.trial.configuration.fingerprint for launch in group]
         role = next((roles[one] for one in fingerprints if one in roles), "")
         own = looks[rows[0].trial.configuration.engine]
         look, shape = {"recommended": ("ink", "*"), "baseline": ("ink", "X")}.get(role, own)
-        look = "bad" if tables.broken_slos(study.spec, rows[0]) else look
-        add(
-            rows,
-            (look, shape),
-            role,
-            (geometric_mean(x for x, _ in known), geometric_mean(y for _, y in known)),
-            "",
+        if tables.broken_slos(study.spec, rows[0]):
+            look = "bad"
+        middle = (
+            geometric_mean(x for _, (x, _) in speeds),
+            geometric_mean(y for _, (_, y) in speeds),
         )
-        for row in rows:
-            for load, metrics in _curve(row, workload):
-                if pair := _speeds(row, metrics):
-                    add([row], own, role, pair, f", load {load:g}")
+        lead = f"{role}: " if role else ""
+        points.append(_speed_point(rows, (look, shape), middle, lead))
+        for launch in rows:
+            for load, metrics in _curve(launch, workload):
+                if pair := _speeds(launch, metrics):
+                    points.append(_speed_point([launch], own, pair, lead, f", load {load:g}"))
     return points
+
+
+def _speed_point(
+    launches: Sequence[Launch],
+    style: tuple[str, str],
+    speeds: tuple[float, float],
+    lead: str,
+    load: str = "",
+) -> Point:
+    """Return the point of launches of one configuration, in a look and a shape."""
+    (look, shape), (per_user, per_gpu) = style, speeds
+    noun = "launch" if len(launches) == 1 else "launches"
+    limit = ", breaks a limit" if look == "bad" else ""
+    tooltip = (
+        f"{lead}{launches[0].trial.configuration.engine}{load}, "
+        f"{noun} {', '.join(str(launch.trial.number) for launch in launches)}: "
+        f"{readable.number(per_gpu)} tok/s per GPU, {readable.number(per_user)} tok/s per user"
+        f"{limit}\n{_command(launches[0])}"
+    )
+    return Point(tooltip, look, per_user, per_gpu, shape)
 
 
 def _curve(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
     """Return load (concurrency or request rate) and metrics of each valid row of a launch's
     curve."""
-    rows = launch.result.metrics.get(workload, {}).get(CURVE)
-    loads = (
-        (row.get("concurrency", row.get("request_rate")), row) for row in rows or () if counts(row)
-    )
+    rows = launch.result.metrics.get(workload, {}).get(CURVE) or ()
+    loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows if counts(row))
     return [(load, row) for load, row in loads if load]
 
 
@@ -326,105 +332,65 @@ def contributions(study: StudyRecord) -> Picture | None:
             continue
         odds = "" if row.odds is None else f", odds of more than 0.5 %: {100 * row.odds:.0f} %"
         within = f"95 % interval {readable.gains(metric, row.ci95)}"
-        told = f"{change}: {readable.gain(metric, row.gain_percent)}, {within}{odds}"
+        tooltip = f"{change}: {readable.gain(metric, row.gain_percent)}, {within}{odds}"
         x, ends = readable.changed(metric, row.gain_percent), readable.changes(metric, row.ci95)
-        points.append(Point(told, "chosen", x or 0.0, place, "D", ends, across=True))
+        points.append(Point(tooltip, "chosen", x or 0.0, place, "D", ends, across=True))
     if not points:
         return None
-    names = ["\n".join(map(_short, row.knob.replace(" + ", "+").split("+")[:3])) for row in rows]
-    panel = Panel(
-        f"{readable.gain_heading(metric).lower()}, %",
-        "",
-        points=points,
-        y_ticks=names,
-        lines=[Line([0.0], [], "soft")],
-    )
+    names = ["\n".join(map(_shorten, row.knob.replace(" + ", "+").split("+")[:3])) for row in rows]
+    title = f"{readable.gain_heading(metric).lower()}, %"
+    panel = Panel(title, "", points=points, y_ticks=names, lines=[Line([0.0], [], "soft")])
     keys = {("chosen", "D"): "gain, with its 95 % interval"}
-    keys |= (
-        {("bad", "x"): "does not start without it"}
-        if any(point.look == "bad" for point in points)
-        else {}
-    )
-    return Picture(
-        "contributions",
-        "What does each setting add?",
-        "",
-        [panel],
-        keys,
-        height=100 + 38 * len(rows),
-    )
+    if any(point.look == "bad" for point in points):
+        keys["bad", "x"] = "does not start without it"
+    question, height = "What does each setting add?", 100 + 38 * len(rows)
+    return Picture("contributions", question, "", [panel], keys, height)
 
 
 def curves(study: StudyRecord) -> Picture | None:
     """Draw throughput and latencies over the load, a line per launch of baseline and recommended
     configuration."""
-    workload, groups = (
-        study.spec.workloads[0],
-        tables.by_configuration(study, tables.undisturbed(study)).values(),
-    )
+    workload, slos = study.spec.workloads[0], study.spec.slos
     rows = []
-    for choice, side in reversed(_decided(study)):
-        own = (
-            g
-            for g in groups
-            if choice.fingerprint in {row.trial.configuration.fingerprint for row in g}
-        )
-        group = next(own, [])
-        launches = [
-            launch for launch in group if launch.trial.role in study.spec.judged_by
-        ] or group
-        rows += [
-            (side, launch, curve) for launch in launches if (curve := _curve(launch, workload))
-        ]
-    metrics = [
-        name
-        for name in _OVER_LOAD
-        if any(name in point for *_, curve in rows for _, point in curve)
-    ]
+    for side, choice in reversed(study.choices.items()):
+        for group in study.by_configuration().values():
+            if choice.fingerprint in {launch.trial.configuration.fingerprint for launch in group}:
+                curves = ((launch, _curve(launch, workload)) for launch in study.deciding(group))
+                rows += [(side, launch, curve) for launch, curve in curves if curve]
+                break
+    loads = [point for *_, curve in rows for _, point in curve]
+    metrics = [name for name in _OVER_LOAD if any(name in point for point in loads)]
     if not metrics:
         return None
-    concurrent = any("concurrency" in point for *_, curve in rows for _, point in curve)
+    concurrent = any("concurrency" in point for point in loads)
     over, panels = "requests in flight" if concurrent else "requests per second", []
     for metric in metrics:
-        points, lines = list[Point](), list[Line]()
+        points, lines, title = list[Point](), list[Line](), text.title(metric)
         for side, launch, curve in rows:
             look, shape = _SIDES[side]
-            what = f"{side}, launch {launch.trial.number}"
             values = [(load, row[metric]) for load, row in curve if row.get(metric) is not None]
             for load, value in values:
-                told = f"{what}, load {load:g}, {text.title(metric)}: {readable.number(value)}"
-                points.append(Point(told, look, load, value, shape))
+                lead = f"{side}, launch {launch.trial.number}, load {load:g}"
+                tooltip = f"{lead}, {title}: {readable.number(value)}"
+                points.append(Point(tooltip, look, load, value, shape))
             lines.append(Line([load for load, _ in values], [value for _, value in values], look))
-        lines += [
-            Line([], [slo.limit], "bad", dashed=True)
-            for slo in study.spec.slos
-            if slo.metric == metric
-        ]
-        panels.append(
-            Panel(over, "", text.title(metric), points, lines, logarithmic="x", zero=True)
-        )
+        lines += [Line([], [one.limit], "bad", dashed=True) for one in slos if one.metric == metric]
+        panels.append(Panel(over, "", title, points, lines, logarithmic="x", zero=True))
     keys = {_SIDES[side]: side for side, *_ in rows}
-    limits = (
-        "; the dashed line is a limit"
-        if any(slo.metric in metrics for slo in study.spec.slos)
-        else ""
+    drawn = any(slo.metric in metrics for slo in slos)
+    answer = (
+        f"Every load that was tried on {text.code(workload)}, a line for each launch"
+        f"{'; the dashed line is a limit' if drawn else ''}."
     )
-    told = f"Every load that was tried on {text.code(workload)}, a line for each launch{limits}."
-    return Picture("curves", "What happens under other loads?", told, panels, keys, height=220)
+    return Picture("curves", "What happens under other loads?", answer, panels, keys, height=220)
 
 
 def _looks(study: StudyRecord) -> dict[str, tuple[str, str]]:
     """Map the launched engines, in the study's order, to colour and marker."""
-    names = [engine.name for engine in study.spec.engines]
     launched = dict.fromkeys(launch.trial.configuration.engine for launch in study.launches)
-    order = sorted(launched, key=lambda name: names.index(name) if name in names else len(names))
-    return {name: _ENGINES[place % len(_ENGINES)] for place, name in enumerate(order)}
-
-
-def _decided(study: StudyRecord) -> list[tuple[Choice, str]]:
-    outcome = study.recommendation
-    pairs = ((outcome.recommended, "recommended"), (outcome.baseline, "baseline"))
-    return [(choice, name) for choice, name in pairs if choice is not None]
+    asked = [engine.name for engine in study.spec.engines if engine.name in launched]
+    names = dict.fromkeys([*asked, *launched])
+    return {name: _ENGINES[place % len(_ENGINES)] for place, name in enumerate(names)}
 
 
 def _command(launch: Launch) -> str:
@@ -432,7 +398,7 @@ def _command(launch: Launch) -> str:
     return redact.text(command.shell(), redact.secrets_in(command.words, command.env))
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     """Shorten a name to the space next to a picture."""
     flat = " ".join(name.split())
     return flat if len(flat) <= _LONGEST_NAME else f"{flat[: _LONGEST_NAME - 1]}…"

@@ -71,7 +71,7 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[st
             )
             yield f'<dl class="facts">{"".join(rows)}</dl>'
         elif isinstance(part, Picture):
-            yield f"{parser.render(part.told)}<figure id='{part.name}'>{drawn(part)}</figure>"
+            yield f"{parser.render(part.answer)}<figure id='{part.name}'>{drawn(part)}</figure>"
         else:
             # A wide table scrolls by itself, not the page; what is to be typed can be copied.
             body = parser.render(part).replace("<table>", '<div class="table" tabindex="0"><table>')
@@ -100,7 +100,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("What does each setting add?", (pictures.contributions, outcome.contributions)),
     ("Which settings had no effect?", (outcome.inert,)),
     ("Before and after", (outcome.comparison,)),
-    ("What was measured?", (outcome.alone,)),
+    ("What was measured?", (outcome.measured,)),
     ("What load does it carry within the limits?", (tables.capacities,)),
     ("What happens under other loads?", (pictures.curves, outcome.curves)),
     ("Is it better on every workload?", (outcome.matrix,)),
@@ -133,7 +133,7 @@ def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
     unfinished = study.recommendation.verdict is Verdict.UNFINISHED
     # No picture lies in the folder of an unfinished study.
     return _markdown(
-        part.told if unfinished and isinstance(part, Picture) else part for part in parts
+        part.answer if unfinished and isinstance(part, Picture) else part for part in parts
     )
 
 
@@ -174,7 +174,7 @@ def _markdown(parts: Iterable[Part]) -> str:
     for part in parts:
         if isinstance(part, Picture):
             told += filter(
-                None, (part.told, f"![{text.plain(part.question)}]({PICTURES}/{part.name}.svg)")
+                None, (part.answer, f"![{text.escape(part.question)}]({PICTURES}/{part.name}.svg)")
             )
         else:
             told.append(text.table([part.rows]) if isinstance(part, text.Facts) else part)

@@ -2,64 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import geometric_mean, mean, stdev
 
 from autotune.base import redact
 from autotune.engines.command import Scalar
 from autotune.load.metrics import readable
+from autotune.load.metrics.table import CURVE, Metrics
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.tuner.search.equivalents import canonical_of
 from autotune.tuner.search.objective import achieved, maximises
-from autotune.tuner.study.spec import StudySpec, is_beside
+from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State
 
 
 def engines(study: StudyRecord) -> list[str]:
     """Tabulate the best configuration of each engine, and list the engines that were not
     searched."""
-    usual = references(study.launches)
-    rows = []
     if study.recommendation.address:
         return []
+    usual = references(study.launches)
+    rows = []
     for launch, value, count in best_per_engine(study):
-        engine = launch.trial.configuration.engine
-        changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
-        changed += words.marked(study.recommendation, launch.trial.configuration.fingerprint)
+        made = launch.trial.configuration
+        changed = text.knobs(differing(launch, usual[made.engine])) or "its reference configuration"
+        mark = words.trade_off_mark(study.recommendation, made.fingerprint)
         rows.append(
             {
-                "Engine": f"{engine} {launch.trial.engine_version}",
+                "Engine": f"{made.engine} {launch.trial.engine_version}",
                 text.title(study.spec.objective): readable.number(value),
                 "Launches": str(count),
-                "Best configuration, differences from the reference": changed,
+                "Best configuration, differences from the reference": f"{changed}{mark}",
             }
         )
-    table = text.table(rows, " rr")
     excluded = [
-        f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}"
-        for e in study.recommendation.excluded
+        f"- **{text.escape(one.engine)}**: {text.escape(one.reason)}"
+        for one in study.recommendation.excluded
     ]
-    left_out = ["Not searched:", "\n".join(excluded)] if excluded else []
-    return [table or "No launch meets the limits.", *left_out]
+    parts = [text.table(rows, " rr") or "No launch meets the limits."]
+    return [*parts, "Not searched:", "\n".join(excluded)] if excluded else parts
 
 
 def finals(study: StudyRecord) -> list[str]:
     """Tabulate each repeat of the finalists and the baseline."""
     rows = []
-    for fingerprint, who, group in finalists(study):
-        values = values_of(study, group)
-        shown = readable.numbers(achieved(study.spec, row) for row in group)
-        each = ", ".join(
-            f"{value} (#{row.trial.number})" for value, row in zip(shown, group, strict=True)
+    for fingerprint, role, group in finalists(study):
+        values = study.values(group)
+        shown = readable.numbers(achieved(study.spec, launch) for launch in group)
+        repeats = (
+            f"{value} (#{launch.trial.number})" for value, launch in zip(shown, group, strict=True)
         )
-        spread = (
-            f"{stdev(values) / mean(values) * 100:.1f} %"
-            if len(values) > 1 and mean(values)
-            else "–"
+        spread = "–"
+        if len(values) > 1 and mean(values):
+            spread = f"{stdev(values) / mean(values) * 100:.1f} %"
+        mark = words.trade_off_mark(study.recommendation, fingerprint)
+        rows.append(
+            {
+                "Configuration": f"{role} {text.code(fingerprint)}{mark}",
+                "Each launch": ", ".join(repeats),
+                "Mean": readable.number(average(values)),
+                "Spread (standard deviation)": spread,
+            }
         )
-        who = f"{who} {text.code(fingerprint)}{words.marked(study.recommendation, fingerprint)}"
-        row = {"Configuration": who, "Each launch": each, "Mean": readable.number(average(values))}
-        rows.append({**row, "Spread (standard deviation)": spread})
     return [text.table(rows, "  rr")]
 
 
@@ -71,19 +74,12 @@ def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
     """
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return []
-    sides = (
-        ("recommended", study.recommendation.recommended),
-        ("baseline", study.recommendation.baseline),
-    )
-    compared = (
-        launch for launch in undisturbed(study) if launch.trial.role in study.spec.judged_by
-    )
     rows = []
-    for fingerprint, group in by_configuration(study, compared).items():
+    for fingerprint, group in study.by_configuration(*study.spec.judged_by).items():
         own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
-        names = [name for name, choice in sides if choice is not None and choice.fingerprint in own]
-        if names or len(group) > 1:
-            rows.append((fingerprint, " and ".join(names) or "finalist", group))
+        roles = [role for role, choice in study.choices.items() if choice.fingerprint in own]
+        if roles or len(group) > 1:
+            rows.append((fingerprint, " and ".join(roles) or "finalist", group))
     return rows
 
 
@@ -92,89 +88,92 @@ def resolutions(study: StudyRecord) -> list[str]:
     each."""
     lines = []
     for row in study.recommendation.resolutions:
-        several, twin = len(row.launches) > 1, ""
-        numbers = ", ".join(map(str, row.launches[:8])) + (" …" if len(row.launches) > 8 else "")
+        launches, repeats, twin = "launch", "it is a repeat", ""
+        if len(row.launches) > 1:
+            launches, repeats = "launches", "they are repeats"
+        numbers = ", ".join(map(str, row.launches[:8]))
+        if len(row.launches) > 8:
+            numbers += " …"
         if row.repeats_of is not None:
-            twin = f", so that {'they are repeats' if several else 'it is a repeat'} of launch {row.repeats_of}"
-        lines.append(f"- {row.note} ({'launches' if several else 'launch'} {numbers}){twin}.")
-    told = sum(row.result.resolved is not None for row in study.launches)
-    note = f"As logged by the engines, from {told} of {len(study.launches)} launches."
-    return [note, "\n".join(lines)] if lines else []
+            twin = f", so that {repeats} of launch {row.repeats_of}"
+        lines.append(f"- {row.note} ({launches} {numbers}){twin}.")
+    if not lines:
+        return []
+    reported = sum(launch.result.resolved is not None for launch in study.launches)
+    note = f"As logged by the engines, from {reported} of {len(study.launches)} launches."
+    return [note, "\n".join(lines)]
 
 
 def launches(study: StudyRecord) -> list[str]:
     """Tabulate every launch in order, by the knobs that differ from its engine's reference."""
-    usual = references(study.launches)
-    values = values_of(study, study.launches)
-    best = (max if maximises(study.spec.objective) else min)(values, default=0.0)
+    spec, usual = study.spec, references(study.launches)
+    better = max if maximises(spec.objective) else min
+    best = better(study.values(study.launches), default=0.0)
     rows = []
     varied: dict[str, set[str]] = {engine: set() for engine in usual}
     for launch in study.launches:
         made, result = launch.trial.configuration, launch.result
         changed = differing(launch, usual[made.engine])
         varied[made.engine] |= changed.keys()
-        knobs = (
-            "reference" if made == usual[made.engine].trial.configuration else text.knobs(changed)
+        is_reference = made == usual[made.engine].trial.configuration
+        knobs = "reference" if is_reference else text.knobs(changed)
+        value = achieved(spec, launch)
+        rows.append(
+            {
+                "#": str(launch.trial.number),
+                "Role": launch.trial.role.value,
+                "Engine": made.engine,
+                "Knobs that differ from the reference": knobs
+                + words.trade_off_mark(study.recommendation, made.fingerprint),
+                text.title(spec.objective): readable.number(value),
+                "Of the best": f"{value / best * 100:.0f} %" if value is not None and best else "–",
+                "KV cache (tokens of a replica)": readable.number(result.kv_cache_tokens),
+                "Longest request (tokens)": readable.number(result.longest_request_tokens),
+                "State": _state(spec, launch),
+            }
         )
-        knobs += words.marked(study.recommendation, made.fingerprint)
-        value = achieved(study.spec, launch)
-        row = {
-            "#": str(launch.trial.number),
-            "Role": launch.trial.role.value,
-            "Engine": made.engine,
-            "Knobs that differ from the reference": knobs,
-            text.title(study.spec.objective): readable.number(value),
-            "Of the best": f"{value / best * 100:.0f} %" if value is not None and best else "–",
-            "KV cache (tokens of a replica)": readable.number(result.kv_cache_tokens),
-            "Longest request (tokens)": readable.number(result.longest_request_tokens),
-            "State": result.state.value,
-        }
-        if result.failure is not None:
-            row["State"] += f": {words.failed(result.failure)}"
-        elif result.state is State.INVALID:
-            row["State"] = "invalid measurement"
-        elif launch.trial.role is Role.SCREEN:
-            row["State"] = "random weights, used for ranking only"
-        elif broken := broken_slos(study.spec, launch):
-            row["State"] = f"breaks {text.plain('; '.join(broken))}"
-        rows.append(row)
     known = []
     for engine, launch in usual.items():
-        own = {
-            name: value
-            for name, value in launch.trial.configuration.knobs.items()
-            if name in varied[engine]
-        }
-        known.append(
-            f"- {engine} (launch {launch.trial.number}): {text.knobs(own) or 'nothing differs'}"
-        )
-    note = (
-        "Reference of each engine, with the knobs that its launches vary (for all engines, "
-        "`tensor_parallel` is the GPUs of an attention replica, `data_parallel` the replicas):"
-    )
-    return [text.table(rows, "r   rrrr"), *([note, "\n".join(known)] if known else [])]
+        own = launch.trial.configuration.knobs.items()
+        knobs = text.knobs({name: value for name, value in own if name in varied[engine]})
+        known.append(f"- {engine} (launch {launch.trial.number}): {knobs or 'nothing differs'}")
+    parts = [text.table(rows, "r   rrrr")]
+    if known:
+        parts += [
+            "Reference of each engine, with the knobs that its launches vary (for all engines, "
+            "`tensor_parallel` is the GPUs of an attention replica, `data_parallel` the replicas):",
+            "\n".join(known),
+        ]
+    return parts
+
+
+def _state(spec: StudySpec, launch: Launch) -> str:
+    result = launch.result
+    if result.failure is not None:
+        return f"{result.state.value}: {words.failed(result.failure)}"
+    if result.state is State.INVALID:
+        return "invalid measurement"
+    if launch.trial.role is Role.SCREEN:
+        return "random weights, used for ranking only"
+    broken = broken_slos(spec, launch)
+    return f"breaks {text.escape('; '.join(broken))}" if broken else result.state.value
 
 
 def failures(study: StudyRecord) -> list[str]:
     """List failures by kind and message, with the decisive line of the log."""
-    groups: dict[tuple[str, str], list[Launch]] = {}
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for launch in study.launches:
         if (failure := launch.result.failure) is not None:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
-            groups.setdefault((f"{words.failed(failure)}{fault}", failure.message), []).append(
-                launch
-            )
+            name = f"{launch.trial.number} ({launch.trial.configuration.engine})"
+            key = f"{words.failed(failure)}{fault}", failure.message
+            groups.setdefault(key, []).append((name, failure.log_excerpt))
     parts = []
-    for (kind, message), group in sorted(groups.items(), key=lambda one: one[0]):
-        numbers = ", ".join(
-            f"{row.trial.number} ({row.trial.configuration.engine})" for row in group
-        )
-        parts += [
-            f"### {kind}",
-            f"{text.plain(redact.text(message))} Launches: {text.plain(numbers)}.",
-        ]
-        excerpt = group[0].result.failure.log_excerpt if group[0].result.failure else ""
-        parts += [text.block(redact.text(excerpt))] if excerpt else []
+    for (kind, message), group in sorted(groups.items(), key=lambda item: item[0]):
+        names = text.escape(", ".join(name for name, _ in group))
+        parts += [f"### {kind}", f"{text.escape(redact.text(message))} Launches: {names}."]
+        if excerpt := group[0][1]:
+            parts.append(text.block(redact.text(excerpt)))
     return parts or ["None failed."]
 
 
@@ -195,16 +194,19 @@ def nodes(study: StudyRecord) -> list[str]:
         for share in shares
     ]
     note = (
-        "The baseline ran on every node. The search corrects differences beyond noise. A configuration and the "
-        "baseline are compared by launches on the same node."
+        "The baseline ran on every node. The search corrects differences beyond noise. "
+        "A configuration and the baseline are compared by launches on the same node."
     )
-    told = ""
-    if disturbed := sorted(_disturbed(study)):
-        names = " and ".join(map(text.code, disturbed))
-        told = f"Launches side by side on {names} are invalid; from then on, launches ran one at a time."
+    finding = ""
+    if study.disturbed_nodes:
+        names = " and ".join(map(text.code, sorted(study.disturbed_nodes)))
+        finding = (
+            f"Launches side by side on {names} are invalid; from then on, launches ran one at "
+            "a time."
+        )
     elif not any(share.certain for share in shares):
-        told = "No node differs from the others beyond noise."
-    return [note, text.table(rows, " rrrr"), told]
+        finding = "No node differs from the others beyond noise."
+    return [note, text.table(rows, " rrrr"), finding]
 
 
 def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
@@ -221,77 +223,28 @@ def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
     return broken
 
 
-def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
-    """Return fingerprint to its launches, equivalents included, in the order of their first
-    launch."""
-    launched = {launch.trial.configuration.fingerprint for launch in study.launches}
-    own = (
-        row.trial.configuration.fingerprint
-        for row in study.launches
-        if row.trial.role is Role.BASELINE
-    )
-    canonical = canonical_of(study.launches, launched, next(own, None))
-    groups: dict[str, list[Launch]] = {}
-    for launch in launches:
-        fingerprint = launch.trial.configuration.fingerprint
-        groups.setdefault(canonical.get(fingerprint, fingerprint), []).append(launch)
-    return groups
-
-
-def _disturbed(study: StudyRecord) -> set[str]:
-    """Return the shares of the GPUs on which launches slowed each other: all launches there are
-    invalid."""
-    return {
-        share.node
-        for share in study.recommendation.nodes
-        if share.baseline is None and is_beside(share.node)
-    }
-
-
-def undisturbed(study: StudyRecord) -> list[Launch]:
-    """Return the launches whose shares were not disturbed."""
-    disturbed = _disturbed(study)
-    return [launch for launch in study.launches if launch.result.node not in disturbed]
-
-
-def counted(study: StudyRecord, group: Sequence[Launch]) -> list[Launch]:
-    """Return the valid launches of one configuration: those of the finals, and all of the baseline.
-
-    Those of the search are biased, as they decided who came into the finals; they count where there
-    are no others.
-    """
-    chosen = [launch for launch in group if launch.trial.role in study.spec.judged_by]
-    return chosen or list(group)
-
-
 def average(values: Sequence[float]) -> float | None:
     """Return the geometric mean, as in the recommendation; None for no values."""
     positive = [value for value in values if value > 0]
     return geometric_mean(positive) if positive else None
 
 
-def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
-    """Return the objective of each launch that has a valid figure."""
-    return [value for launch in group if (value := achieved(study.spec, launch)) is not None]
-
-
 def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     """Return a launch, the mean and the count of the best feasible configuration per engine, the
     best engine first."""
-    sign = 1 if maximises(study.spec.objective) else -1
-    best: dict[str, tuple[Launch, float, int]] = {}
-    for launches in by_configuration(study, undisturbed(study)).values():
-        group = [
-            launch for launch in counted(study, launches) if launch.result.state is State.COMPLETE
-        ]
-        values = values_of(study, group)
+    ranked: list[tuple[Launch, float, int]] = []
+    for launches in study.by_configuration().values():
+        group = study.deciding(launches)
+        complete = [launch for launch in group if launch.result.state is State.COMPLETE]
+        values = study.values(complete)
         middle = average(values)
-        if middle is None or any(broken_slos(study.spec, launch) for launch in group):
-            continue
-        engine = group[0].trial.configuration.engine
-        if engine not in best or sign * middle > sign * best[engine][1]:
-            best[engine] = (group[0], middle, len(values))
-    return sorted(best.values(), key=lambda row: -sign * row[1])
+        if middle is not None and not any(broken_slos(study.spec, one) for one in complete):
+            ranked.append((complete[0], middle, len(values)))
+    ranked.sort(key=lambda row: row[1], reverse=maximises(study.spec.objective))
+    best: dict[str, tuple[Launch, float, int]] = {}
+    for row in ranked:
+        best.setdefault(row[0].trial.configuration.engine, row)
+    return list(best.values())
 
 
 def references(launches: Sequence[Launch]) -> dict[str, Launch]:
@@ -299,9 +252,7 @@ def references(launches: Sequence[Launch]) -> dict[str, Launch]:
     first."""
     order = {Role.DEFAULT: 0, Role.BASELINE: 1}
     chosen: dict[str, Launch] = {}
-    for launch in sorted(
-        launches, key=lambda row: (order.get(row.trial.role, 2), row.trial.number)
-    ):
+    for launch in sorted(launches, key=lambda row: order.get(row.trial.role, 2)):
         chosen.setdefault(launch.trial.configuration.engine, launch)
     return chosen
 
@@ -319,74 +270,81 @@ def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
 def capacities(study: StudyRecord) -> list[str]:
     """Tabulate the loads tried on the last launch (of the finals, if any) of the recommended
     command and baseline."""
-    outcome, spec, parts = study.recommendation, study.spec, list[str]()
-    key = spec.load_key
-    unit = "in flight" if key == "concurrency" else "requests per second"
+    spec, parts = study.spec, list[str]()
+    if not spec.load_key:
+        return []
+    unit = "in flight" if spec.load_key == "concurrency" else "requests per second"
     shown = ["steady_total_token_throughput", *dict.fromkeys(slo.metric for slo in spec.slos)]
-    complete = [launch for launch in study.launches if launch.result.state is State.COMPLETE]
-    for name, choice in (
-        {"Recommended": outcome.recommended, "Baseline": outcome.baseline}.items() if key else ()
-    ):
+    for role, choice in study.choices.items():
         own = [
-            row
-            for row in complete
-            if choice and row.trial.configuration.fingerprint == choice.fingerprint
+            launch
+            for launch in study.launches
+            if launch.result.state is State.COMPLETE
+            and launch.trial.configuration.fingerprint == choice.fingerprint
         ]
         if not own:
             continue
         launch = max(own, key=lambda row: (row.trial.role is Role.FINAL, row.trial.number))
         metrics = launch.result.metrics.get(spec.workloads[0], {})
-        told = "No load meets the limits: the lightest violates one."
-        if capacity := metrics.get(f"capacity_{key}"):
-            above = metrics.get("capacity_broken_at")
-            told = f"Capacity: {capacity:g} {unit}"
-            told += (
-                f"; {above:g} violate a limit."
-                if above
-                else ", the heaviest load tried; it may be higher."
-            )
-            if (dead := metrics.get("capacity_died_at")) is not None:
-                told += f" The server died at {dead:g}."
-            if (pair := metrics.get("capacity_not_monotone")) is not None:
-                told += f" Not monotone: {pair[0]:g} violate a limit that {pair[1]:g} meet."
         rows = [
             {
-                unit.capitalize(): f"{row[key]:g}",
+                unit.capitalize(): f"{row[spec.load_key]:g}",
                 **{text.title(metric): readable.number(row.get(metric)) for metric in shown},
                 "Output tok/s per user": readable.number(
                     1e3 / row["mean_tpot_ms"] if row.get("mean_tpot_ms") else None
                 ),
                 "Meets the limits": "yes" if row.get("kept") else "no",
             }
-            for row in metrics.get("curve") or ()
+            for row in metrics.get(CURVE) or ()
         ]
         parts += [
-            f"### {name}, launch {launch.trial.number}",
-            told,
+            f"### {role.capitalize()}, launch {launch.trial.number}",
+            _capacity(metrics, spec.load_key, unit),
             text.table(rows, "r" * (len(shown) + 2)),
         ]
     return parts
 
 
+def _capacity(metrics: Metrics, load_key: str, unit: str) -> str:
+    """Describe the end of a load search: the capacity, and the first load beyond it."""
+    capacity, above = metrics.get(f"capacity_{load_key}"), metrics.get("capacity_broken_at")
+    if not capacity:
+        return "No load meets the limits: the lightest violates one."
+    beyond = (
+        f"; {above:g} violate a limit." if above else ", the heaviest load tried; it may be higher."
+    )
+    sentence = f"Capacity: {capacity:g} {unit}{beyond}"
+    if (dead := metrics.get("capacity_died_at")) is not None:
+        sentence += f" The server died at {dead:g}."
+    if (pair := metrics.get("capacity_not_monotone")) is not None:
+        sentence += f" Not monotone: {pair[0]:g} violate a limit that {pair[1]:g} meet."
+    return sentence
+
+
 _ANSWERS = {
-    "builtin": "Share of tokens without an error against the baseline's first launch, on autotune's own contexts, "
-    "sent alone and under load. The normal variation is the difference between the baseline's launches.",
-    "tasks": "Share of right answers to the items of the task file. A drop fails if its 95 % interval is below one "
-    "point.",
-    "command": "The score printed by the command. A drop of more than a point beyond its errors fails.",
+    "builtin": "Share of tokens without an error against the baseline's first launch, on "
+    "autotune's own contexts, sent alone and under load. The normal variation is the difference "
+    "between the baseline's launches.",
+    "tasks": "Share of right answers to the items of the task file. A drop fails if its 95 % "
+    "interval is below one point.",
+    "command": "The score printed by the command. A drop of more than a point beyond its errors "
+    "fails.",
 }
 
 
 def answers(study: StudyRecord) -> list[str]:
     """Tabulate the launches with checked answers, with reasons and examples of failures."""
-    baseline, rows, parts = study.recommendation.baseline, list[dict[str, str]](), list[str]()
-    checked = [(launch.trial, launch.result.accuracy) for launch in study.launches]
-    for trial, check in checked:
+    baseline = study.choices.get("baseline")
+    rows, notes, parts = list[dict[str, str]](), dict[str, None](), list[str]()
+    kinds = []
+    for launch in study.launches:
+        trial, check = launch.trial, launch.result.accuracy
         if check is None:
             continue
-        own = baseline is not None and baseline.fingerprint == trial.configuration.fingerprint
-        engine = f"{trial.configuration.engine} {text.code(trial.configuration.fingerprint)}"
-        outcome = {
+        kinds.append(check.kind)
+        made = trial.configuration
+        own = baseline is not None and baseline.fingerprint == made.fingerprint
+        outcomes = {
             None: "compared with" if own else "not compared",
             True: "passes",
             False: "**fails**",
@@ -395,26 +353,24 @@ def answers(study: StudyRecord) -> list[str]:
             {
                 "#": str(trial.number),
                 "Role": trial.role.value,
-                "Configuration": "the baseline" if own else engine,
+                "Configuration": "the baseline"
+                if own
+                else f"{made.engine} {text.code(made.fingerprint)}",
                 "Score (95 % interval)": words.score(check.kind, check.score, check.ci95),
                 "Baseline": words.score(check.kind, check.baseline, check.baseline_ci95),
                 "Threshold": words.score(check.kind, check.threshold),
-                "Outcome": outcome[check.passed],
+                "Outcome": outcomes[check.passed],
                 "Took": text.seconds(check.seconds),
             }
         )
+        if check.note:
+            notes[f"{text.escape(check.note)}."] = None
         if check.examples:
             parts += [
                 f"### Launch {trial.number} gives different answers",
-                text.plain(f"{'; '.join(check.reasons)}."),
+                text.escape(f"{'; '.join(check.reasons)}."),
             ]
         for one in check.examples:
-            lines = (
-                f"prompt    {one.prompt}",
-                f"baseline  {one.baseline}",
-                f"here      {one.finalist}",
-            )
-            parts.append(text.block(redact.text("\n".join(lines))))
-    known = [check for _, check in checked if check is not None]
-    notes = dict.fromkeys(text.plain(check.note) + "." for check in known if check.note)
-    return [_ANSWERS[known[0].kind], text.table(rows, "r  rrr r"), *notes, *parts] if known else []
+            example = f"prompt    {one.prompt}\nbaseline  {one.baseline}\nhere      {one.finalist}"
+            parts.append(text.block(redact.text(example)))
+    return [_ANSWERS[kinds[0]], text.table(rows, "r  rrr r"), *notes, *parts] if rows else []

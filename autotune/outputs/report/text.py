@@ -36,13 +36,8 @@ def table(rows: Sequence[Mapping[str, str]], numbers: str = "") -> str:
 
 
 def _row(cells: Iterable[str]) -> str:
-    return (
-        "| "
-        + " | ".join(
-            " ".join(cell.split()).replace("\\|", "|").replace("|", "\\|") for cell in cells
-        )
-        + " |"
-    )
+    escaped = (" ".join(cell.split()).replace("\\|", "|").replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def code(text: str) -> str:
@@ -61,15 +56,15 @@ def block(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
     """Escape external prose: Markdown's signs in it are shown, not interpreted."""
     return re.sub(r"([\\`*_\[\]<>#|~])", r"\\\1", " ".join(text.split()))
 
 
 def prose(text: str) -> str:
-    """Escape as `plain`, and format what stands between backticks as code."""
+    """Escape as `escape`, and format what stands between backticks as code."""
     return re.sub(
-        r"\\`(.+?)\\`", lambda found: code(re.sub(r"\\(.)", r"\1", found[1])), plain(text)
+        r"\\`(.+?)\\`", lambda found: code(re.sub(r"\\(.)", r"\1", found[1])), escape(text)
     )
 
 
@@ -110,9 +105,14 @@ def _broken(line: str, width: int) -> str:
     return " \\\n".join(lines)
 
 
-def count(number: int, one: str, several: str) -> str:
-    """Format a count with its noun, e.g. ``1 launch`` or ``2 launches``."""
-    return f"{number} {one if number == 1 else several}"
+def count(number: int, one: str, several: str = "") -> str:
+    """Format a count with its noun, e.g. ``1 point`` or ``2 points``."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
+def launches(number: int) -> str:
+    """Format a count of launches, e.g. ``1 launch`` or ``2 launches``."""
+    return count(number, "launch", "launches")
 
 
 def title(metric: str) -> str:
@@ -130,53 +130,38 @@ def measure(metric: str, value: float) -> str:
 
 def scalar(value: Scalar) -> str:
     """Format a knob's value; None is the engine's choice."""
-    return (
-        "engine decides"
-        if value is None
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    if value is None:
+        return "engine decides"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _SHORT = {
-    **{
-        "tensor_parallel": "tp",
-        "data_parallel": "dp",
-        "expert_parallel": "ep",
-        "pipeline_parallel": "pp",
-    },
-    **{
-        "decode_context_parallel": "dcp",
-        "speculative_tokens": "mtp",
-        "moe_all_to_all": "a2a",
-        "moe_backend": "moe",
-    },
-    **{
-        "attention_backend": "attn",
-        "prefill_attention_backend": "prefill",
-        "decode_attention_backend": "decode",
-    },
-    **{"kv_cache_dtype": "kv", "context_length": "context", "memory_fraction": "memory"},
-    **{
-        "max_running_requests": "requests",
-        "max_batched_tokens": "batched",
-        "cuda_graph_max_batch": "graphs",
-    },
+    "tensor_parallel": "tp",
+    "data_parallel": "dp",
+    "expert_parallel": "ep",
+    "pipeline_parallel": "pp",
+    "decode_context_parallel": "dcp",
+    "speculative_tokens": "mtp",
+    "moe_all_to_all": "a2a",
+    "moe_backend": "moe",
+    "attention_backend": "attn",
+    "prefill_attention_backend": "prefill",
+    "decode_attention_backend": "decode",
+    "kv_cache_dtype": "kv",
+    "context_length": "context",
+    "memory_fraction": "memory",
+    "max_running_requests": "requests",
+    "max_batched_tokens": "batched",
+    "cuda_graph_max_batch": "graphs",
 }
 """Short names of knobs; other knobs are spelled out."""
 
 
 def short(name: str, value: Scalar) -> str:
     """Format a knob in a few characters, e.g. ``tp 8``."""
-    word = (
-        "auto"
-        if value is None
-        else {True: "on", False: "off"}[value]
-        if isinstance(value, bool)
-        else value
-    )
-    return f"{_SHORT.get(name, name.replace('_', ' '))} {word}"
+    if isinstance(value, bool):
+        value = "on" if value else "off"
+    return f"{_SHORT.get(name, name.replace('_', ' '))} {'auto' if value is None else value}"
 
 
 def knobs(values: Mapping[str, Scalar]) -> str:

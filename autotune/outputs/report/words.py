@@ -201,7 +201,7 @@ def promises(outcome: Recommendation) -> list[str]:
         lead = f"is {lead}" if lead[0] in "+-" else lead
         ends = readable.gains(metric, other.lead_ci95)
         within = f", 95 % interval {ends}" if other.lead_ci95 else ""
-        facts = (text.count(other.objective.repeats, "launch", "launches"), served(other))
+        facts = (text.launches(other.objective.repeats), served(other))
         lines.append(
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} "
             f"({'; '.join(filter(None, facts))}): the recommended one {lead}{within}."
@@ -257,7 +257,7 @@ def _slower(outcome: Recommendation) -> list[str]:
     return [f"Slower: {_listed(found)}."] if found else []
 
 
-def marked(outcome: Recommendation, fingerprint: str) -> str:
+def trade_off_mark(outcome: Recommendation, fingerprint: str) -> str:
     """Return a mark with the trade-offs of a launched configuration, for a table; empty without
     any."""
     kinds = outcome.given_up.get(fingerprint)
@@ -389,7 +389,7 @@ def _speculation(outcome: Recommendation) -> str:
     if outcome.recommended is None or one is None or outcome.origin is Evidence.REPLAYED:
         return ""
     came = "".join(f"; {length:.3g} were counted" for length in list(one.accepted.values())[:1])
-    drafted = text.count(one.drafted, "drafted token", "drafted tokens")
+    drafted = text.count(one.drafted, "drafted token")
     if one.forced is None:
         return (
             f"Draft acceptance (speculative decoding) was measured on random tokens (at {drafted}"
@@ -414,7 +414,7 @@ def measured(outcome: Recommendation) -> str:
         return f"{outcome.address} does not meet the limits. {_missed(outcome, miss) if miss else ''}".rstrip()
     goal = choice.objective
     interval = f"95 % interval {readable.interval(goal.ci95)}" if goal.ci95 else "no interval"
-    repeats = text.count(goal.repeats, "measurement", "measurements")
+    repeats = text.count(goal.repeats, "measurement")
     value = _value(outcome, goal, _of_objective(outcome))
     return f"{label}: {value} at {outcome.address} ({interval}, {repeats})."
 
@@ -533,9 +533,7 @@ def gain(outcome: Recommendation) -> str:
         return f"Verdict: {outcome.verdict.value}{unopposed}."
     if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
         return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
-    repeats = " against ".join(
-        text.count(one.objective.repeats, "launch", "launches") for one in (choice, baseline)
-    )
+    repeats = " against ".join(text.launches(one.objective.repeats) for one in (choice, baseline))
     metric, sure = choice.objective.metric, f"no interval, from {repeats}"
     if outcome.gain_ci95 is not None:
         sure = f"95 % interval {readable.gains(metric, outcome.gain_ci95)}, from {repeats}"

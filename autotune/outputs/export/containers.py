@@ -1,0 +1,494 @@
+"""The recommended server in a container: for ``docker compose``, Kubernetes, dstack and GPUStack.
+
+``compose.yaml``: published on loopback. Several servers are services that differ in their GPUs
+alone, behind nginx.
+
+dstack: a service (`dstack apply` publishes it) and a task (the same server, its port forwarded).
+One run is one file. Fields: https://dstack.ai/docs/reference/dstack.yml/service and …/task;
+resources, environment and instance volumes are described there too.
+
+``gpustack.yaml``: a deployment that GPUStack imports. vLLM and SGLang are backends of GPUStack's
+own and get their parameters; an engine that is none, or that needs files of its own, is a custom
+backend with its whole command. Fields: GPUStack 2.3, ``gpustack/schemas/models.py``
+(``ModelCreate``) and ``deployment_document.py``; https://docs.gpustack.ai, "Model Deployment
+Management" and "Inference Backend Management".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+import yaml
+
+from autotune.base.errors import BadInput
+from autotune.engines.command import PORT, reference_in, written
+from autotune.engines.library import Library
+from autotune.servers.docker_run import FILES_FOLDER, docker_card
+
+from .shell import writing
+from .winner import (
+    Container,
+    Winner,
+    asked_for,
+    chooses_gpus,
+    comment,
+    container_of,
+    doubled,
+    dump_yaml,
+    groups,
+    heading,
+    image_notes,
+    required,
+)
+
+_FOLDER = files(__package__)
+_TOKEN = "HF_TOKEN"
+_SHARED_MEMORY_GIB = 32
+"""Size of /dev/shm if a container cannot share the host's: the value of SGLang's documentation for
+``docker run`` (https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM and
+TensorRT-LLM need less."""
+
+
+def _yaml_file(winner: Winner, about: list[str], *documents: Any) -> str:
+    """Return YAML documents of a server in a container; the first lines describe content and
+    use."""
+    return comment([*heading(winner), *image_notes(winner), *about]) + dump_yaml(*documents)
+
+
+def _filled(name: str, container: Container, **values: Any) -> list[Any]:
+    """Return the YAML documents of a packaged file, filled with values and the container's."""
+    known = {
+        **vars(container),
+        "port": PORT,
+        "outside_port": container.winner.port,
+        "folder": FILES_FOLDER if container.files else None,
+        **values,
+    }
+    documents = yaml.safe_load_all(_FOLDER.joinpath(name).read_text(encoding="utf-8"))
+    return [_fill(document, known) for document in documents]
+
+
+def _fill(node: Any, values: dict[str, Any]) -> Any:
+    """Put values in place of ``$name``; what has none is left out."""
+    if isinstance(node, list):
+        return [item for item in (_fill(one, values) for one in node) if item is not None]
+    if isinstance(node, dict):
+        items = {key: _fill(value, values) for key, value in node.items()}
+        return {key: value for key, value in items.items() if value is not None} or None
+    if isinstance(node, str):
+        name = node.removeprefix("$")
+        return (
+            values[name] if name in values and name != node else Template(node).substitute(values)
+        )
+    return node
+
+
+def compose(winner: Winner) -> str:
+    """Return ``compose.yaml``."""
+    container, card = container_of(winner), docker_card()
+    # Without a value, a variable comes from the caller's environment, if set.
+    inherited, own = card.variables, {**container.gpu_choice, **container.env}
+    gpus, weights = None, container.weights or "~/.cache/huggingface"
+    if container.vendor == "nvidia":
+        # Only the reserved GPUs go in, and are counted from 0 there.
+        inherited = [name for name in inherited if not chooses_gpus(name)]
+        own = dict(container.env)
+        count = winner.gpus * winner.replicas
+        gpus = [{"driver": "nvidia", "count": count, "capabilities": ["gpu"]}]
+    settings = {name: written(value, doubled, required) for name, value in own.items()}
+    names = [f"server-{i}" for i in range(winner.replicas)]
+    head, tail, balancer = _filled(
+        "compose.yaml",
+        container,
+        entrypoint=None if container.own_entrypoint else [],
+        command=[written(word, doubled, required) for word in container.argv],
+        environment={"HF_HOME": card.models, **dict.fromkeys(inherited), **settings},
+        configs=[
+            {"source": f"file-{i}", "target": f"{FILES_FOLDER}/{name}"}
+            for i, name in enumerate(container.files, 1)
+        ]
+        or None,
+        gpus=gpus,
+        volumes=[
+            *(f"{name}:{folder}" for folder, name in container.caches.items()),
+            f"{doubled(weights)}:{card.models}",
+            *(doubled(f"{path}:{path}:ro") for path in container.mounts),
+        ],
+        healthy={name: {"condition": "service_healthy"} for name in names},
+    )
+    configs = {
+        f"file-{i}": {"content": doubled(text)}
+        for i, text in enumerate(container.files.values(), 1)
+    }
+    services = {"server": {**head, **_docker_options(container), **tail}}
+    if winner.servers:  # All GPUs go into each of them.
+        (server,) = services.values()
+        del server["ports"]
+        server["environment"] |= winner.servers[0].settings
+        services = {names[0]: server}
+        for name, one in zip(names[1:], winner.servers[1:], strict=True):
+            services[name] = {"extends": {"service": names[0]}, "environment": dict(one.settings)}
+        services["balancer"] = balancer
+        nginx = Template(_FOLDER.joinpath("nginx.conf").read_text(encoding="utf-8"))
+        upstream = "\n    ".join(f"server {name}:{PORT};" for name in names)
+        configs["balancer"] = {"content": nginx.substitute(servers=upstream, port=PORT)}
+    document: dict[str, Any] = {"name": container.name, "services": services}
+    if configs:
+        document["configs"] = configs
+    document["volumes"] = {name: {"name": name} for name in container.caches.values()}
+    weights = container.weights or f"this user's {weights}"
+    about = [
+        "use: docker compose up --detach --wait",
+        f"Its address is 127.0.0.1:{winner.port}, on this machine only; change ports to open it.",
+        f"Weights come from {weights}; change volumes if yours are elsewhere.",
+        container.start_limit_source,
+    ]
+    if configs:
+        about.append("Needs Docker Compose 2.23.1 or later, which writes the files.")
+    about += [
+        f"set {name} to the secret that this command needs, outside or in .env"
+        for name in container.secrets
+    ]
+    return _yaml_file(winner, about, document)
+
+
+def _docker_options(container: Container) -> dict[str, Any]:
+    """Return the service keys that correspond to the options of ``docker run``."""
+    card, keys = docker_card(), dict[str, Any]()
+    for option, *values in (*card.options, *card.devices[container.vendor]):
+        match option, values:
+            case (("--network" | "--gpus"), _):
+                pass  # A port is published in place of the host's network; GPUs are reserved by their number.
+            case "--init", _:
+                keys["init"] = True
+            case "--ipc", [value]:
+                keys["ipc"] = value
+            case "--ulimit", [value]:
+                name, _, limit = value.partition("=")
+                keys.setdefault("ulimits", {})[name] = int(limit)
+            case "--device", [value]:
+                keys.setdefault("devices", []).append(f"{value}:{value}")
+            case _:
+                keys.setdefault(option.removeprefix("--").replace("-", "_"), []).extend(values)
+    return keys
+
+
+_PERIOD_S = 10
+_FETCH_S = 7200
+"""Seconds to fetch image and weights: 700 GB at 100 MB/s."""
+
+
+def kubernetes(winner: Winner) -> str:
+    """Return a Deployment and a Service of the recommended server, with its claim and its files,
+    for ``kubectl apply --filename``."""
+    container, recommendation = container_of(winner), winner.recommendation
+    keys = {_key(i, name): name for i, name in enumerate(container.files)}
+    words = [_kubernetes_word(word) for word in container.argv]
+    env = _kubernetes_env(container)
+    options = docker_card().devices[container.vendor]
+    caches = [
+        {"name": "cache", "mountPath": folder, "subPath": folder.rpartition("/")[2].lstrip(".")}
+        for folder in container.caches
+    ]
+    config_map, *documents = _filled(
+        "kubernetes.yaml",
+        container,
+        labels={"app.kubernetes.io/name": container.name},
+        data={key: container.files[name] for key, name in keys.items()},
+        study=recommendation.study,
+        fingerprint=winner.choice.fingerprint,
+        evidence=recommendation.label.lower(),
+        replicas=winner.replicas,
+        deadline_s=_FETCH_S + container.start_limit_s,
+        repository=doubled(container.model),
+        revision=container.revision and doubled(container.revision),
+        # The server may be told to be offline; what fetches its weights is not.
+        fetch_env=[
+            row for row in env if row["name"].startswith("HF_") and row["name"] != "HF_HUB_OFFLINE"
+        ],
+        caches=caches,
+        args=words if container.own_entrypoint else None,
+        command=None if container.own_entrypoint else words,
+        env=env,
+        gpus={f"{container.vendor}.com/gpu": winner.gpus} if container.vendor != "cpu" else None,
+        capabilities=[option[1] for option in options if option[0] == "--cap-add"] or None,
+        seccomp="Unconfined" if ["--security-opt", "seccomp=unconfined"] in options else None,
+        period_s=_PERIOD_S,
+        starts=math.ceil(container.start_limit_s / _PERIOD_S),
+        shared_memory_gib=_SHARED_MEMORY_GIB,
+    )
+    pod = documents[1]["spec"]["template"]["spec"]
+    volumes, mounts = pod["volumes"], pod["containers"][0]["volumeMounts"]
+    mounts += caches
+    for i, path in enumerate(container.mounts):
+        volumes.append({"name": f"host-{i}", "hostPath": {"path": path}})
+        mounts.append({"name": f"host-{i}", "mountPath": path, "readOnly": True})
+    if keys:
+        items = [{"key": key, "path": name} for key, name in keys.items()]
+        content = {"name": f"{container.name}-files", "items": items}
+        volumes.append({"name": "files", "configMap": content})
+        mounts.append({"name": "files", "mountPath": FILES_FOLDER, "readOnly": True})
+        documents.insert(0, config_map)
+    about = [
+        "use: kubectl apply --filename kubernetes.yaml",
+        f"Valid for {recommendation.hardware} only: add a nodeSelector if the cluster also has "
+        "other GPUs.",
+        f"startup probe: {container.start_limit_source}",
+    ]
+    # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom give.
+    claim = "The claim stores weights and compiled kernels, for"
+    if winner.replicas > 1:
+        about += [
+            f"{claim} pods of one node (ReadWriteMany: of any).",
+            "The Service chooses pods at random; the measurement chose the pod with the fewest "
+            "requests.",
+        ]
+    else:
+        about.append(f"{claim} one pod at a time, on any node.")
+    if container.model_is_local:
+        del pod["initContainers"]
+    else:
+        about.append(
+            "The weights are fetched before the server starts, so that its start takes as long as "
+            "measured."
+        )
+    literals = " ".join(f'--from-literal={key}="${key}"' for key in _secrets(container))
+    needed = "needed for" if container.secrets else "only where the model needs"
+    secret = f"kubectl create secret generic {container.name} {literals}"
+    return _yaml_file(winner, [*about, f"{needed} a token or key: {secret}"], *documents)
+
+
+def _secrets(container: Container) -> list[str]:
+    """Return the variables that hold secrets: the token of Hugging Face, and the command's."""
+    return list(dict.fromkeys((_TOKEN, *container.secrets)))
+
+
+def _key(number: int, name: str) -> str:
+    """Return a ConfigMap key for a file of any name."""
+    is_key = re.fullmatch(r"[-._A-Za-z0-9]{1,200}", name) and not re.match(r"\.\.|\.$", name)
+    return name if is_key else f"file-{number}"
+
+
+def _kubernetes_env(container: Container) -> list[dict[str, Any]]:
+    """Return the variables; variables that others refer to come first."""
+
+    def secret(name: str, key: str) -> dict[str, Any]:
+        source: dict[str, Any] = {"name": container.name, "key": key}
+        if key == _TOKEN:
+            source["optional"] = True
+        return {"name": name, "valueFrom": {"secretKeyRef": source}}
+
+    rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": docker_card().models}]
+    rows += [secret(name, name) for name in _secrets(container) if name not in container.env]
+    for name, value in container.env.items():
+        prefix, variable = reference_in(value)
+        if variable and not prefix:
+            rows.append(secret(name, variable))
+        else:
+            rows.append({"name": name, "value": _kubernetes_word(value)})
+    return rows
+
+
+def _kubernetes_word(word: str) -> str:
+    return written(word, doubled, "$({})".format)
+
+
+_INSTANCE = "/var/cache/autotune"
+_IMAGE_GB = 100
+"""Gigabytes for image and system on top of the weights: dstack's own default."""
+_MEMORY_SHARE = 0.9
+"""Required share of a GPU's data-sheet memory: providers round to powers of two, and the driver
+reserves some."""
+
+
+def dstack_service(winner: Winner) -> str:
+    """Return ``service.dstack.yml``, which serves the model at dstack's own endpoint."""
+    container = container_of(winner)
+    probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
+    # Without probes of its own a service with a model is asked for a completion every time.
+    more: dict[str, Any] = {"port": PORT, "model": container.served, "probes": [probe]}
+    notes = [f"dstack waits for the start without a limit; {container.start_limit_source}"]
+    if winner.replicas > 1:
+        more["replicas"] = winner.replicas
+        notes.append(
+            "Replicas share a node if its fleet has blocks: set them to the node's GPUs over a "
+            "replica's."
+        )
+    return _dstack(container, "service", more, notes)
+
+
+def dstack_task(winner: Winner) -> str:
+    """Return ``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
+    if winner.replicas > 1:
+        raise BadInput(
+            f"a dstack task is one server, but {winner.replicas} are recommended: use the format "
+            "dstack"
+        )
+    return _dstack(container_of(winner), "task", {"ports": [PORT]}, [])
+
+
+def _dstack(container: Container, kind: str, more: dict[str, Any], notes: list[str]) -> str:
+    """Return a run whose shell commands replace the image's entry point; they also set values that
+    hold a ``$``.
+
+    Under ``env`` dstack's server replaces ``${{ }}`` and its runner ``${NAME}``; in commands
+    ``dstack apply`` alone replaces, and takes ``$$`` for one ``$``
+    (``dstack/_internal/utils/interpolator.py``).
+    """
+    secrets, models = _secrets(container), docker_card().models
+    variables, settings = [*secrets, f"HF_HOME={models}"], list[str]()
+    for name, value in container.env.items():
+        if "$" in value:
+            settings.append(f"{name}={_dstack_word(value)}")
+        else:
+            variables.append(f"{name}={value}")
+    commands = [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}"] if container.files else []
+    start = ["exec env" if settings else "exec", *settings, *map(_dstack_word, container.argv)]
+    # Folders of the instance; where a backend has none, the run begins without them. Weights are
+    # the same for all.
+    folders = {f"{_INSTANCE}/{name}": folder for folder, name in container.caches.items()}
+    folders[f"{_INSTANCE}/huggingface"] = models
+    document = {
+        "type": kind,
+        "name": container.name,
+        "image": container.image,
+        "env": variables,
+        "commands": [
+            doubled(line) for line in (*commands, *writing(container.files), " ".join(start))
+        ],
+        **more,
+        "resources": _dstack_resources(container),
+        "volumes": [
+            *(
+                {"instance_path": place, "path": folder, "optional": True}
+                for place, folder in folders.items()
+            ),
+            *({"instance_path": path, "path": path} for path in container.mounts),
+        ],
+    }
+    about = [
+        f"use: dstack apply --file {kind}.dstack.yml",
+        f"that command reads from its environment: {', '.join(secrets)}; remove {_TOKEN} for an "
+        "open model",
+        *notes,
+    ]
+    return _yaml_file(container.winner, about, document)
+
+
+def _dstack_word(word: str) -> str:
+    return written(word, shlex.quote, '"${}"'.format)
+
+
+def _dstack_resources(container: Container) -> dict[str, Any]:
+    hardware = container.winner.spec.hardware
+    gpu: dict[str, Any] = {"vendor": hardware.vendor}
+    # The packaged cards are named as the GPUs are sold; a card of one's own may have any name.
+    if hardware.name in Library().hardware:
+        gpu["name"] = hardware.name.upper()
+    gpu["memory"] = f"{int(hardware.memory_gb * _MEMORY_SHARE)}GB.."
+    gpu["count"] = container.winner.gpus
+    return {
+        "gpu": 0 if hardware.vendor == "cpu" else gpu,
+        "shm_size": f"{_SHARED_MEMORY_GIB}GB",
+        "disk": f"{container.storage_gib + _IMAGE_GB}GB..",
+    }
+
+
+_BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
+_ADDRESS_WORDS = 4
+"""``--host ANYWHERE --port PORT`` at the end of a container's command: GPUStack sets its own."""
+
+
+def gpustack(winner: Winner) -> str:
+    """Return ``gpustack.yaml``."""
+    container, argv, secrets = container_of(winner), list[str](), list[str]()
+    for group in groups(container.argv[:-_ADDRESS_WORDS]):
+        if asked_for(group, {}):
+            secrets.append(group[0].partition("=")[0])
+        else:
+            argv += group
+    secrets += [name for name in container.env if name not in container.plain_env]
+    source = {"source": "huggingface", "huggingface_repo_id": container.model}
+    if container.model_is_local:
+        source = {"source": "local_path", "local_path": container.model}
+    backend = None if container.files else _BACKENDS.get(winner.choice.engine)
+    gpus = {"gpu_selector": {"gpus_per_replica": winner.gpus}} if container.vendor != "cpu" else {}
+    document = {
+        "name": container.name,
+        **source,
+        "description": "; ".join(heading(winner)),
+        "replicas": winner.replicas,
+        "categories": ["llm"],
+        "distributed_inference_across_workers": False,
+        **gpus,
+        "backend": backend or "Custom",
+        "image_name": container.image,
+        **(_backend_parameters(winner, argv) if backend else _run_command(container, argv)),
+        "env": {
+            **container.plain_env,
+            "GPUSTACK_MODEL_RUNTIME_SHM_SIZE_GIB": str(_SHARED_MEMORY_GIB),
+        },
+    }
+    about = [
+        "use: import it under Models - Deployments in GPUStack 2.3 or later",
+        f"Valid for {winner.recommendation.hardware}: add a worker_selector if the cluster also "
+        "has other GPUs.",
+        container.start_limit_source,
+        *(
+            f"left out because its value is a secret: {name} (GPUStack asks for API keys and reads "
+            "weights itself)"
+            for name in secrets
+        ),
+    ]
+    return _yaml_file(winner, about, document)
+
+
+def _backend_parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]:
+    """Return one entry per option with its values; GPUStack sets the program and the model.
+
+    GPUStack splits an entry that begins with an option as a shell does, any other is one word
+    (``flatten_to_argv``).
+    """
+    card, entries = winner.engine.card, list[str]()
+    options = groups(["", *(winner.engine.arguments(argv) or ())])[1:]
+    length = card.knobs["context_length"].emit[0].args[0]
+    if length not in {group[0].partition("=")[0] for group in options}:
+        # GPUStack would set 8192; the engine's own default, with which this was tuned, is the
+        # model's limit.
+        options.append([length, str(winner.spec.model.architecture.context_limit)])
+    for name, *values in options:
+        option, equals, value = name.partition("=")
+        entry = " ".join([name, *values])
+        if option == (card.model_flag or "--model"):
+            continue
+        if shlex.join([name, *values]) == entry:
+            entries.append(entry)
+        else:
+            quoted = f"{option}={shlex.quote(value)}" if equals else shlex.quote(option)
+            entries += [quoted, *values]
+    return {"backend_parameters": entries}
+
+
+def _run_command(container: Container, argv: list[str]) -> dict[str, str]:
+    """Return the whole command, split by GPUStack as a shell does; an inner shell writes the files
+    first."""
+    serving = container.winner.engine.card.serving
+    command = shlex.join(
+        [
+            *("{{model_path}}" if word == container.model else word for word in argv),
+            serving.host_flag,
+            "{{worker_ip}}",
+            serving.port_flag,
+            "{{port}}",
+        ]
+    )
+    if container.files:
+        folder = [f"mkdir -p {FILES_FOLDER}", f"cd {FILES_FOLDER}"]
+        script = " && ".join([*folder, *writing(container.files), f"exec {command}"])
+        command = shlex.join(["bash", "-c", script])
+    return {"run_command": command}
