@@ -295,7 +295,7 @@ def capacities(study: StudyRecord) -> list[str]:
                 ),
                 "Meets the limits": "yes" if row.get("kept") else "no",
             }
-            for row in metrics.get(CURVE) or ()
+            for row in metrics.get("curve") or ()
         ]
         parts += [
             f"### {role.capitalize()}, launch {launch.trial.number}",
