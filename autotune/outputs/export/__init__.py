@@ -15,13 +15,13 @@ from pathlib import Path
 
 from autotune.base.errors import BadInput, UnknownName
 from autotune.base.files import write_atomically
-from autotune.outputs.export import config_files, containers, shell
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import DRAWN, PICTURES, files_of
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
 
+from . import config_files, containers, shell
 from .winner import Winner, render_capacity, render_json, winner_of
 
 __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]

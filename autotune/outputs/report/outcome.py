@@ -18,7 +18,6 @@ from autotune.base.evidence import Evidence
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import COSTS, CURVE, INVALID, counts, shown_in, title_of
 from autotune.load.workloads import load_workload
-from autotune.outputs.report import StudyRecord, text, words
 from autotune.tuner.search import objective
 from autotune.tuner.study.home import Home, is_server, shown, tracking_uri, ui_command
 from autotune.tuner.study.options import command_line, rows_of
@@ -27,6 +26,7 @@ from autotune.tuner.study.results import is_held
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Role, State
 
+from . import StudyRecord, text, words
 from .tables import average, best_per_engine, broken_slos
 
 _WORTH = {

@@ -12,9 +12,10 @@ from statistics import geometric_mean
 from autotune.base import redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import CURVE, PER_GPU, PER_USER, Metrics, Rent, counts
-from autotune.outputs.report import StudyRecord, tables, text, words
 from autotune.tuner.search.objective import achieved, best_so_far, maximises
 from autotune.tuner.trial import Launch, Role
+
+from . import StudyRecord, tables, text, words
 
 PIXELS = 560
 """Width of every picture, CSS pixels at its natural size."""

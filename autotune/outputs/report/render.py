@@ -14,9 +14,9 @@ from typing import Literal
 from markdown_it import MarkdownIt
 
 from autotune.base.evidence import Evidence
-from autotune.outputs.report import StudyRecord, outcome, pictures, tables, text
 from autotune.tuner.study.recommendation import Verdict
 
+from . import StudyRecord, outcome, pictures, tables, text
 from .pictures import Part, Picture
 
 _FOLDER = files("autotune.outputs.report")

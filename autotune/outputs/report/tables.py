@@ -8,11 +8,12 @@ from statistics import geometric_mean, mean, stdev
 from autotune.base import redact
 from autotune.engines.command import Scalar
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import CURVE, Metrics
-from autotune.outputs.report import StudyRecord, text, words
+from autotune.load.metrics.table import Metrics
 from autotune.tuner.search.objective import achieved, maximises
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State
+
+from . import StudyRecord, text, words
 
 
 def engines(study: StudyRecord) -> list[str]:

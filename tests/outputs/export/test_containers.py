@@ -60,9 +60,7 @@ def test_any_name_makes_valid_names(model: str, study: str) -> None:
         name = document["metadata"]["name"]
         assert LABEL.fullmatch(name), name
         assert all(len(value) <= 63 for value in document["metadata"]["labels"].values())
-    assert (
-        reading.kind(text, "Deployment")["metadata"]["annotations"]["autotune/tuner/study"] == study
-    )
+    assert reading.kind(text, "Deployment")["metadata"]["annotations"]["autotune/study"] == study
     run = parse_apply_configuration(*reading.documents(export(told, "dstack")))
     assert re.fullmatch(r"[a-z][a-z0-9-]{1,40}", run.name)
     compose_spec.PyCompose.from_yaml(export(told, "compose").replace("~/", "/root/"))
