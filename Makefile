@@ -24,7 +24,7 @@ format: .venv
 	.venv/bin/ruff check --fix .
 
 bench: .venv
-	$(PY) benchmarks/main_job.py
+	$(PY) benchmarks/product/main_job.py
 
 docs: .venv
 	.venv/bin/pip install -q -e '.[docs]'

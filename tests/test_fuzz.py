@@ -1,4 +1,4 @@
-"""Readers of other people's input refuse what is broken; `benchmarks.fuzz` tries thousands of
+"""Readers of other people's input refuse what is broken; `benchmarks.product.fuzz` tries thousands of
 cases."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fuzz import attempt, fuzz
-from benchmarks.fuzz_targets import targets
+from benchmarks.product.fuzz import attempt, fuzz
+from benchmarks.product.fuzz_targets import targets
 
 SLOW = {
     "engine card": 4,

@@ -56,7 +56,7 @@ _TEXT_TOKENS = {
 }
 
 # A log has megabytes: every pattern takes time in proportion to a text's length
-# (benchmarks/redact.py). So each begins with a literal or a set of characters, which Python looks
+# (benchmarks/base/redact.py). So each begins with a literal or a set of characters, which Python looks
 # for fast, and no two matches can begin in what one of them repeats; what repeats is possessive.
 _SHAPES = [
     re.compile(rf"{prefix}(?<![A-Za-z0-9_-]{prefix})(?:{rest})")

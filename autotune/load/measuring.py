@@ -437,7 +437,7 @@ def send(
 STREAMS_PER_WORKER = 250
 CHUNKS_PER_WORKER = 4000
 """Chunks per second of a worker: less than one process can do
-(``benchmarks/client_self_test.py``)."""
+(``benchmarks/load/client_self_test.py``)."""
 
 _TRIES = 3  # Tries at one load point, each with twice the workers of the previous one
 

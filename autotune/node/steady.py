@@ -431,7 +431,7 @@ _UPPER_TTFT, _UPPER_TPOT = 2.0, 1.4
 third more or less."""
 _SPREAD = {"ttft": 0.2, "tpot": 0.15, "e2el": 0.1}
 """Standard deviation of ln(latency of a request / the fluid's), so that no request is good or bad
-for sure: that of the means (``benchmarks/priors.py``), as requests of one kind fare much alike."""
+for sure: that of the means (``benchmarks/tuner/priors.py``), as requests of one kind fare much alike."""
 Value = TypeVar("Value")
 LEAST_ODDS, BEST_ODDS = 0.02, 0.98
 """Bounds of the odds of starting, because the memory plan is not more certain."""

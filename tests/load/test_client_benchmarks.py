@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "load"
 sys.path.append(str(BENCHMARKS))  # as for a script of that folder
 
 from client_bias import Bias, PacedServer, Seen  # noqa: E402

@@ -30,7 +30,7 @@ def test_nothing_is_lost_doubled_left_behind_or_changed_by_faults(
         str(tmp_path / "studies"),
     ]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "faults.py"), *words],
+        [sys.executable, str(ROOT / "benchmarks" / "product" / "faults.py"), *words],
         capture_output=True,
         text=True,
         check=False,
@@ -70,7 +70,7 @@ def test_a_campaign_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
         str(tmp_path / "studies"),
     ]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "faults.py"), *words],
+        [sys.executable, str(ROOT / "benchmarks" / "product" / "faults.py"), *words],
         capture_output=True,
         text=True,
         check=False,

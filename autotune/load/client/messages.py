@@ -46,7 +46,7 @@ _LIMITS: tuple[tuple[str, float, str, str], ...] = (
 )
 """Limits beyond which the client may have determined the numbers: figure, limit, format, and words.
 
-``benchmarks/client_self_test.py`` compares them with the truth. On two cores shared with other
+``benchmarks/load/client_self_test.py`` compares them with the truth. On two cores shared with other
 work, 1,000 to 40,000 chunks per second, they detected every load whose p99 of TTFT was more than 20
 ms late; biases of 10 to 20 ms passed in 3 of 16 loads. The run delay detected them: accurate loads
 had at most 15 %, others mostly over 20 %.

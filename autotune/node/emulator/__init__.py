@@ -10,7 +10,7 @@
 The HTTP server is our own small protocol on httptools and uvloop. With 1000 streams it sends 16,000
 tokens/s with 14 % of a core and 34,000 with 20 %, the engine's arithmetic included; uvicorn with
 starlette, doing nothing but pacing, takes 24 % for 15,000 and 45 % for 30,000
-(``benchmarks/emulator.py``, one run). An ASGI server would do, then; but the emulator shares a
+(``benchmarks/node/emulator.py``, one run). An ASGI server would do, then; but the emulator shares a
 machine of few cores with the client that is measured, so it should take as little as it can, and
 faults such as a stream that breaks off are simpler below ASGI.
 

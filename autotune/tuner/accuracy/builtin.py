@@ -14,7 +14,7 @@ fresh launches of the baseline differ from its first one (the null) is ordinary.
   over contexts.
 
 Without log-probabilities every difference counts in the first, and `TOLERATED_DIVERGENCE` is what
-is tolerated. `benchmarks/accuracy.py` measures how often this is right.
+is tolerated. `benchmarks/tuner/accuracy.py` measures how often this is right.
 
 Every context is a text of ours, so each position up to the first differing token is teacher-forced:
 both servers have read the same. Texts are cut at several places, which gives many short answers:

@@ -2,7 +2,7 @@
 requests.
 
 The posterior of the violations alone does not decide: after seven launches it gave odds of 0.001 to
-limits that the fourteenth launch kept (``benchmarks/limits.py`` plays such studies). The physics
+limits that the fourteenth launch kept (``benchmarks/tuner/limits.py`` plays such studies). The physics
 prior decides: where it predicts the limited metrics, its order of the candidates is right, and its
 level is off by a factor that the launches show. Each prediction is multiplied by the most
 favourable of these factors, and must still be far beyond a limit.

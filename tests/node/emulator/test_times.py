@@ -125,7 +125,7 @@ def test_its_times_are_the_simulators(node):
 
 @pytest.mark.slow
 def test_a_bench_measures_what_simulate_predicts():
-    """64 streams over HTTP, the figures of `autotune bench`; ``benchmarks/emulator_fidelity.py`` is
+    """64 streams over HTTP, the figures of `autotune bench`; ``benchmarks/node/emulator_fidelity.py`` is
     the long one.
 
     Needs a core for the client and one for the server, which the default suite does not promise.

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from search_landscapes import evaluate, make_spec, opened
 
 from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
@@ -27,6 +26,7 @@ from autotune.tuner.search.history import Entry, History
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Accuracy, Launch, Role, State, Trial, TrialResult
+from tests.tuner.search.search_landscapes import evaluate, make_spec, opened
 from tests.tuner.test_recommend import launch
 
 ITEMS = tuple(

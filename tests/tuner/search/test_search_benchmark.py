@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_each_seed_of_the_sampler_alone_has_a_start_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "tuner"))
     landscape, play = import_module("landscapes_altered").toy(), import_module("search_loops").play
     runs = [play("ours-bare-no-prior", landscape, seed, (6,)).visited for seed in (0, 1, 2)]
     assert {run[0] for run in runs} == {landscape.candidates.baseline}
@@ -42,7 +42,13 @@ def test_the_benchmark_counts_launches_from_the_baseline(tmp_path: Path) -> None
     ]
     words += ["--seeds", "2", "--jobs", "1", "--json", str(out)]
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "search.py", *words, "--sampler", *samplers],
+        [
+            sys.executable,
+            ROOT / "benchmarks" / "tuner" / "search.py",
+            *words,
+            "--sampler",
+            *samplers,
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_landscapes import make_spec, opened, play, ridge, small
 
 from autotune.tuner.search.objective import achieved
 from autotune.tuner.trial import Launch
 from tests.browsers import IN_A_BROWSER, chromium
 from tests.mlflow_servers import WAIT_S, DashboardProcess
+from tests.tuner.search.search_landscapes import make_spec, opened, play, ridge, small
 
 
 @pytest.fixture(scope="module")

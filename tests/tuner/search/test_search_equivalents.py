@@ -9,7 +9,6 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import command_of, decisions, evaluate, make_spec, opened, ridge, small
 
 from autotune.base.evidence import Evidence
 from autotune.engines.command import Configuration, Resolved
@@ -18,6 +17,15 @@ from autotune.tuner.search.equivalents import canonical_of, differences
 from autotune.tuner.search.history import History
 from autotune.tuner.search.study import Study
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from tests.tuner.search.search_landscapes import (
+    command_of,
+    decisions,
+    evaluate,
+    make_spec,
+    opened,
+    ridge,
+    small,
+)
 
 CANDIDATES = small()
 SPEC = make_spec(launches=12, noise=0.02, seed=3)

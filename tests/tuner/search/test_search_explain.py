@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import Throughput, evaluate, grid, make_spec, opened, play, ridge, small
 
 from autotune.engines.command import Configuration, Resolved, Scalar
 from autotune.engines.enumeration import Candidate, CandidateSet
@@ -28,6 +27,16 @@ from autotune.tuner.search.history import Entry, History
 from autotune.tuner.study.recommendation import Contribution, NoEffect, Recommendation, Verdict
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, Trial
+from tests.tuner.search.search_landscapes import (
+    Throughput,
+    evaluate,
+    grid,
+    make_spec,
+    opened,
+    play,
+    ridge,
+    small,
+)
 
 GRID, SMALL = grid(), small()
 

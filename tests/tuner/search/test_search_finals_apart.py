@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import make_spec, small
 
 from autotune.engines.enumeration import CandidateSet
 from autotune.tuner.search.acquisition import Suggestion
@@ -19,6 +18,7 @@ from autotune.tuner.search.plan import Plan, Step
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.study.recommendation import Verdict
 from autotune.tuner.trial import Role
+from tests.tuner.search.search_landscapes import make_spec, small
 
 PAIR = CandidateSet(small().items[:2], 0)
 KERNELS = Kernels(Encoding(PAIR))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
@@ -25,6 +24,7 @@ from autotune.tuner.search.front import (
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.trial import Launch, Role
+from tests.tuner.search.search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 Point = tuple[float, float]
 _coordinate = st.floats(-2, 2).map(lambda x: round(x, 3))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from search_landscapes import evaluate, make_spec, opened
 
 from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
@@ -19,6 +18,7 @@ from autotune.tuner.search.history import Entry, History
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.results import launch_of, row_of
 from autotune.tuner.trial import Launch, Role, Trial
+from tests.tuner.search.search_landscapes import evaluate, make_spec, opened
 
 ITEMS = tuple(
     Candidate(Configuration("sglang", {"dp": dp, "fraction": fraction, "chunk": chunk}), "0.5.6")

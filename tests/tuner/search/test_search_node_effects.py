@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import make_spec, small
 
 from autotune.tuner.search.decide import finals
 from autotune.tuner.search.decide.sequential_test import Spread
@@ -18,6 +17,7 @@ from autotune.tuner.search.nodes import additive_spread, contrast, node_offsets
 from autotune.tuner.search.plan import Plan, Step, Wait
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.trial import Role
+from tests.tuner.search.search_landscapes import make_spec, small
 
 SMALL = small()
 

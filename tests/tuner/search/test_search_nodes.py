@@ -11,19 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import (
-    Cluster,
-    decisions,
-    evaluate,
-    flat,
-    grid,
-    make_spec,
-    opened,
-    play,
-    ridge,
-    small,
-    walled,
-)
 
 from autotune.base.evidence import Evidence
 from autotune.engines.command import Configuration
@@ -36,6 +23,19 @@ from autotune.tuner.search.history import History
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.results import launch_of, row_of
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from tests.tuner.search.search_landscapes import (
+    Cluster,
+    decisions,
+    evaluate,
+    flat,
+    grid,
+    make_spec,
+    opened,
+    play,
+    ridge,
+    small,
+    walled,
+)
 
 GRID, SMALL = grid(), small()
 FOUR = ["a", "b", "c", "d"]

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from search_landscapes import make_spec, small
 
 from autotune.tuner.search.acquisition import model_of
 from autotune.tuner.search.decide.sequential_test import Effect, Spread
@@ -19,6 +18,7 @@ from autotune.tuner.search.explain import contributions, regret
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.trial import Role
+from tests.tuner.search.search_landscapes import make_spec, small
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = small()
@@ -85,7 +85,7 @@ def test_a_setting_s_interval_is_above_half_a_percent_where_its_odds_are_above_9
 def test_odds_are_frequencies_in_small_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the benchmark's settings with such odds so many truly add more than 0.5 %, within three
     deviations."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "tuner"))
     play = import_module("odds").play
     stated = [one for seed in range(40) for one in play(("own", 0.03, 8 + seed % 5, seed))]
     for low, high in ((0.5, 0.75), (0.75, 1.01)):
@@ -106,7 +106,7 @@ def test_odds_are_frequencies_in_small_studies(monkeypatch: pytest.MonkeyPatch) 
 def test_nodes_drawn_from_the_figures_spread_have_their_gain_in_the_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "tuner"))
     held, narrower, count = import_module("odds").on_nodes(100, 0.05, 0)
     print(f"{held} of {count} nodes within, {narrower} intervals narrower than the launches' own")
     assert narrower == 0

@@ -11,20 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import (
-    Throughput,
-    command_of,
-    decisions,
-    evaluate,
-    flat,
-    grid,
-    make_spec,
-    opened,
-    play,
-    ridge,
-    small,
-    walled,
-)
 
 from autotune.base.evidence import Evidence
 from autotune.engines.enumeration import CandidateSet
@@ -38,6 +24,20 @@ from autotune.tuner.search.history import Entry, History
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from tests.tuner.search.search_landscapes import (
+    Throughput,
+    command_of,
+    decisions,
+    evaluate,
+    flat,
+    grid,
+    make_spec,
+    opened,
+    play,
+    ridge,
+    small,
+    walled,
+)
 
 GRID, SMALL = grid(), small()
 

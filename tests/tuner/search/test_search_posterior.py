@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import grid, history_of, make_spec, ridge, scores, small
 
 from autotune.base.arrays import argmax, descending
 from autotune.engines.command import Configuration, Scalar
@@ -35,6 +34,7 @@ from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, UnsureFig
 from autotune.tuner.search.gp.posterior import Hyperparameters, HyperPrior, Posterior, sample
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.trial import Role
+from tests.tuner.search.search_landscapes import grid, history_of, make_spec, ridge, scores, small
 
 GRID = grid()
 ENCODING = Encoding(GRID)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from search_landscapes import Throughput, evaluate, make_spec, opened, play
 
 from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
@@ -21,6 +20,7 @@ from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.trial import Launch, Role
+from tests.tuner.search.search_landscapes import Throughput, evaluate, make_spec, opened, play
 
 KINDS: dict[str, tuple[object, GiveUpKind]] = {
     "context": (16384, "shorter-context"),

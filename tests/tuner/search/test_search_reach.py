@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from search_landscapes import command_of, make_spec, opened, small
 
 from autotune.base.evidence import Evidence
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo
@@ -18,6 +17,7 @@ from autotune.tuner.search.plan import Plan, Stop, Wait
 from autotune.tuner.search.reach import LEAST, out_of_reach, times
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from tests.tuner.search.search_landscapes import command_of, make_spec, opened, small
 
 SMALL = small()
 SPEC = make_spec(slos=(Slo.parse("p99_ttft_ms<=1000"), Slo.parse("p99_tpot_ms<=100")))

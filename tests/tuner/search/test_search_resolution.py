@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from search_landscapes import command_of, evaluate, make_spec, small
 
 from autotune.load.metrics.formulas import Slo
 from autotune.tuner.search.acquisition import model_of
@@ -15,6 +14,7 @@ from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.history import History
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, Trial
+from tests.tuner.search.search_landscapes import command_of, evaluate, make_spec, small
 
 NODE = small()
 SPEC = make_spec(

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from search_landscapes import (
+
+from autotune.base.errors import BadInput, MalformedFile, StudyLocked
+from autotune.engines.enumeration import CandidateSet
+from autotune.tuner.recommend import recommend
+from autotune.tuner.study.results import Results, launch_of, read_launches
+from autotune.tuner.trial import Launch, Role
+from tests.tuner.search.search_landscapes import (
     SLO_ON_TPOT,
     decisions,
     evaluate,
@@ -22,12 +28,6 @@ from search_landscapes import (
     small,
     walled,
 )
-
-from autotune.base.errors import BadInput, MalformedFile, StudyLocked
-from autotune.engines.enumeration import CandidateSet
-from autotune.tuner.recommend import recommend
-from autotune.tuner.study.results import Results, launch_of, read_launches
-from autotune.tuner.trial import Launch, Role
 
 CANDIDATES = small()
 SPEC = make_spec(launches=12, noise=0.03, seed=5, slos=(SLO_ON_TPOT,))

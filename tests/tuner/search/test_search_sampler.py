@@ -6,7 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from search_landscapes import (
+
+from autotune.base.errors import UnknownName
+from autotune.engines.command import Configuration
+from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.tuner.recommend import recommend
+from autotune.tuner.search import SAMPLERS
+from autotune.tuner.search.gp.kernels import Encoding, Kernels, squared_distances
+from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.sampler import CandidateSampler
+from autotune.tuner.trial import Launch, Role
+from tests.tuner.search.search_landscapes import (
     SLO_ON_TPOT,
     Throughput,
     best_of,
@@ -19,16 +29,6 @@ from search_landscapes import (
     scores,
     walled,
 )
-
-from autotune.base.errors import UnknownName
-from autotune.engines.command import Configuration
-from autotune.engines.enumeration import Candidate, CandidateSet
-from autotune.tuner.recommend import recommend
-from autotune.tuner.search import SAMPLERS
-from autotune.tuner.search.gp.kernels import Encoding, Kernels, squared_distances
-from autotune.tuner.search.history import Entry, History
-from autotune.tuner.search.sampler import CandidateSampler
-from autotune.tuner.trial import Launch, Role
 
 GRID = grid()
 BARE = CandidateSet(GRID.items, GRID.baseline)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from search_landscapes import best_of, decisions, evaluate, grid, make_spec, opened, ridge
 
 from autotune.base.evidence import Evidence
 from autotune.engines.command import Command, Configuration
@@ -29,6 +28,15 @@ from autotune.tuner.search.study import Study
 from autotune.tuner.study.results import launch_of, read_launches, row_of
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from tests.tuner.search.search_landscapes import (
+    best_of,
+    decisions,
+    evaluate,
+    grid,
+    make_spec,
+    opened,
+    ridge,
+)
 
 GRID = grid()
 Change = Callable[[Configuration], float]

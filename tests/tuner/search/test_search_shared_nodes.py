@@ -6,12 +6,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from search_landscapes import Cluster, command_of, make_spec, opened, ridge, small
 
 from autotune.base.evidence import Evidence
 from autotune.tuner.search.budget import capacity
 from autotune.tuner.search.history import History
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from tests.tuner.search.search_landscapes import (
+    Cluster,
+    command_of,
+    make_spec,
+    opened,
+    ridge,
+    small,
+)
 
 SMALL = small()
 MINUTES = 10

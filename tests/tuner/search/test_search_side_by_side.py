@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from search_landscapes import Throughput, best_of, evaluate, make_spec, opened, ridge, small
 
 from autotune.base.evidence import Evidence
 from autotune.outputs.report import StudyRecord
@@ -21,6 +20,15 @@ from autotune.tuner.search.history import ERROR_RATE, History, one_at_a_time
 from autotune.tuner.search.study import Study
 from autotune.tuner.study.spec import StudySpec, at_once, is_alone, is_beside, share_name
 from autotune.tuner.trial import Launch, Role, Trial
+from tests.tuner.search.search_landscapes import (
+    Throughput,
+    best_of,
+    evaluate,
+    make_spec,
+    opened,
+    ridge,
+    small,
+)
 
 SMALL = small()
 ALONE, FIRST, SECOND = "gpus 0-3 alone", "gpus 0-3", "gpus 4-7"

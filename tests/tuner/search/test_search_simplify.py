@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from search_landscapes import make_spec
 
 from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
@@ -27,6 +26,7 @@ from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.study.recommendation import COIN_TOSS
 from autotune.tuner.trial import Role
+from tests.tuner.search.search_landscapes import make_spec
 
 KNOBS = ("big", "some", "idle", "still")
 ITEMS = tuple(

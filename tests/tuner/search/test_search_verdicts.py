@@ -12,7 +12,6 @@ from typing import cast
 import numpy as np
 import pytest
 from scipy import stats
-from search_landscapes import Throughput, evaluate, flat, make_spec, opened, play, ridge, small
 
 from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
@@ -31,6 +30,16 @@ from autotune.tuner.search.plan import Plan, Step, Stop, leaders_of
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.trial import Role
+from tests.tuner.search.search_landscapes import (
+    Throughput,
+    evaluate,
+    flat,
+    make_spec,
+    opened,
+    play,
+    ridge,
+    small,
+)
 
 SMALL = small()
 PAIR = CandidateSet(SMALL.items[:2], 0)
