@@ -58,7 +58,6 @@ from autotune.tuner.executors import EvaluationSetup, LocalExecutor, retire_bad_
 from autotune.tuner.prepare.candidates import (
     Prepared,
     check_weights,
-    longest_request,
     prepare,
     typed_candidate,
 )
@@ -76,6 +75,7 @@ from autotune.tuner.search.decide.verdict import evidence, judge
 from autotune.tuner.search.history import History
 from autotune.tuner.search.objective import achieved, score, too_slow, violations
 from autotune.tuner.study.home import REGRESS, Home, library_of
+from autotune.tuner.study.loads import context_of
 from autotune.tuner.study.options import RegressOptions, VerifyOptions, command_line
 from autotune.tuner.study.recommendation import (
     Choice,
@@ -283,7 +283,6 @@ def translate_commands(
 
     Raises `BadInput` where the baseline or the recommended one cannot be launched.
     """
-    longest = longest_request(spec, library)
     versions = {one.name: one.version for one in spec.engines}
     spaces: dict[str, EngineSpace] = {}
     commands: dict[str, PredictedCommand] = {}
@@ -298,10 +297,10 @@ def translate_commands(
             if "/" in command.argv[0] and (arguments := kind.arguments(command.argv)) is not None:
                 # The path is that of another installation.
                 command = replace(command, argv=(*kind.program, *arguments))
-            old = spec.context(choice.engine_version, longest)
+            old = context_of(spec, choice.engine_version, library)
             new = replace(old, version=versions[kind.name])
             command, translations = rewrite(kind, command, old, new)
-            candidate, space, _ = typed_candidate(spec, library, command, spaces, longest)
+            candidate, _ = typed_candidate(spec, library, command, spaces)
         except BadInput as error:
             if one.role == "next best":
                 continue
@@ -309,7 +308,6 @@ def translate_commands(
                 f"the {one.role} command cannot be launched on {spec.on}: {error}; --on emulator "
                 "replaces real servers by emulated ones"
             ) from error
-        spaces.setdefault(kind.name, space)
         predicted = PredictedCommand(
             role=one.role,
             engine=kind.name,

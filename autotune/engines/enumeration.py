@@ -68,6 +68,10 @@ class CandidateSet:
         init=False, default_factory=dict, compare=False
     )
 
+    @property
+    def baseline_candidate(self) -> Candidate:
+        return self.items[self.baseline]
+
     def __post_init__(self) -> None:
         self._positions.update({candidate.fingerprint: i for i, candidate in enumerate(self.items)})
 
@@ -108,6 +112,12 @@ class Enumeration:
     removed: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
     equivalents: int = 0
+
+    def keep(self, kept: list[Configuration], reason: str) -> None:
+        """Keep some of the configurations; the others count as removed for a reason."""
+        if len(kept) < len(self.configurations):
+            self.removed[reason] = len(self.configurations) - len(kept)
+        self.configurations = kept
 
 
 def enumerate_engine(

@@ -45,13 +45,14 @@ from autotune.engines.library import Library
 from autotune.engines.options import Loading, loading
 from autotune.engines.promises import UNASKED, admitted, promises_of
 from autotune.engines.registry import recognise, split_command
-from autotune.engines.schema import EngineCard, NarrowedEngine
+from autotune.engines.schema import EngineCard
 from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, PassedThrough, passed_through
 from autotune.load.workloads import load_workload
 from autotune.node.unread import unseen, with_unread
 from autotune.servers.command import resolve_references
 from autotune.servers.weights import missing_for
 from autotune.tuner.backends import Backend, OwnCandidates, backend_of
+from autotune.tuner.study.loads import context_of
 from autotune.tuner.study.recommendation import Exclusion, NoEffect
 from autotune.tuner.study.spec import AUTO, StudySpec, is_local
 from autotune.tuner.trial import Launch, Trial
@@ -104,11 +105,9 @@ class Prepared:
     def command_of(self, candidate: Candidate) -> Command:
         """Return the command of a candidate's server; the user's baseline as typed."""
         configuration = candidate.configuration
-        if (
-            self.baseline_command is not None
-            and candidate is self.candidates.items[self.candidates.baseline]
-        ):
-            command = self.baseline_command
+        typed = self.baseline_command
+        if typed is not None and candidate is self.candidates.baseline_candidate:
+            command = typed
         elif self.write is not None:
             command = self.write(candidate)
         else:
@@ -120,10 +119,14 @@ class Prepared:
     def counts(self) -> dict[str, int]:
         """Count the candidates of each searched engine."""
         if self.write is not None:
-            return dict(
-                Counter(candidate.configuration.engine for candidate in self.candidates.items)
-            )
+            return dict(Counter(one.configuration.engine for one in self.candidates.items))
         return {name: len(space.space.configurations) for name, space in self.spaces.items()}
+
+    def first_of_each_engine(self) -> list[Candidate]:
+        """Return the first candidate of every engine."""
+        # The last of equal keys stays.
+        by_engine = {one.configuration.engine: one for one in reversed(self.candidates.items)}
+        return list(by_engine.values())
 
 
 def prepare(
@@ -134,49 +137,41 @@ def prepare(
     backend = backend_of(spec)
     if (given := backend.own_candidates(spec, library)) is not None:
         return _given(spec, library, given)
-    loads = [load_workload(name, library) for name in spec.sent]
-    longest, alike = (
-        max(load.longest_request for load in loads),
-        any(load.shares_prefixes for load in loads),
-    )
     if spec.verifies is not None:
-        return _verified(spec, library, longest, anywhere=anywhere)
-    own = own_options_of(spec, library, longest)
+        return _verified(spec, library, anywhere=anywhere)
+    own = own_options_of(spec, library)
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
     notes = list(own.notes)
     heavy, plans = "", MemoryPlans(spec, library)
-    kept = [] if spec.varies_load else loads
-    most = (
-        max((load.concurrency for load in kept), default=math.inf),
-        max((load.tokens_in_flight for load in kept), default=math.inf),
+    loads = [load_workload(name, library) for name in spec.sent]
+    known = [] if spec.varies_load else loads
+    in_study = replace(
+        context_of(spec, "", library),
+        concurrency=max((load.concurrency for load in known), default=math.inf),
+        tokens_in_flight=max((load.tokens_in_flight for load in known), default=math.inf),
+        shares_prefixes=any(load.shares_prefixes for load in loads),
     )
     for choice in spec.engines:
         here = spec.installed.get(choice.name)
         lacking = here.lacking if here is not None else ()
-        context = Context(
-            spec.model, spec.hardware, spec.gpus, choice.version, longest, lacking, *most, alike
-        )
+        context = replace(in_study, version=choice.version, lacking=lacking)
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
         reason = (
             unsuited(kind.card, context)
             or unpinnable(kind.card, spec.pins)
             or own.why_lost(kind, choice.version)
+            or (None if anywhere else backend.why_unavailable(kind, spec))
         )
-        if reason is None and not anywhere:
-            reason = backend.why_unavailable(kind, spec)
         if reason is None:
-            space, told, reason = _searched(kind, context, spec, library, own)
-            context, notes = space.context, [*notes, *told]
+            space, engine_notes, reason = _searched(kind, context, spec, library, own)
+            notes += engine_notes
             plans.load(space)
-        if (
-            reason is None
-            and not anywhere
-            and (weights := too_heavy(space.space.configurations, context, plans))
-        ):
-            heavy, reason = f" ({weights[0]})", weights[1]
-        if reason is None:
-            reason = leave_out_by_memory(spec, space, plans)
+        if reason is None and not anywhere:
+            weights = too_heavy(space.space.configurations, space.context, plans)
+            if weights is not None:
+                heavy, reason = f" ({weights[0]})", weights[1]
+        reason = reason or leave_out_by_memory(spec, space, plans)
         if reason is None:
             spaces[kind.name] = space
         else:
@@ -191,17 +186,18 @@ def prepare(
         raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {why}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
-    baseline = _baseline(spec, library, own, spaces, longest, anywhere=anywhere)
-    prepared = _with_baseline(spec, library, spaces, tuple(excluded), baseline, plans)
-    return replace(
-        prepared,
+    baseline, command = _baseline(spec, library, own, spaces, anywhere=anywhere)
+    prepared = Prepared(
+        spec,
+        library,
+        _candidates(spec, library, spaces, baseline, plans),
+        spaces,
+        tuple(excluded),
+        command,
         kept={name: own.kept_by(one.engine, one.context.version) for name, one in spaces.items()},
     )
-
-
-def longest_request(spec: StudySpec, library: Library) -> int:
-    """Return the tokens of the longest request of a study's workloads, input and output."""
-    return max(load_workload(name, library).longest_request for name in spec.sent)
+    _check_commands(prepared)
+    return prepared
 
 
 def _searched(
@@ -209,86 +205,75 @@ def _searched(
 ) -> tuple[EngineSpace, list[str], str | None]:
     """Enumerate the configurations accepted by an engine's parser; with notes, and the reason if
     there are none."""
-    narrowed = library.narrowed.get(kind.name)
     space, unread = _engine_space(kind, context, spec, library, own)
+    enumeration = space.space
     _leave_out_unasked(spec, space)
     unjudged = _leave_out_unjudged(spec, space, library)
     # A recipe with values that are not searched, or that gives up more than is allowed, is launched
     # to compare with. So is it without what the evidence cannot see, which is what may be
     # recommended.
     recipes = [
-        one for read in _recipes(space, narrowed).values() for one in (read, space.seen(read))
+        one for read in _recipes(space, library).values() for one in (read, space.seen(read))
     ]
-    space.space.configurations += [
-        one for one in dict.fromkeys(recipes) if one not in space.space.configurations
+    enumeration.configurations += [
+        one for one in dict.fromkeys(recipes) if one not in enumeration.configurations
     ]
-    left, counts = accepted(kind, context, space.space.configurations)
-    kept = _agreeing(space, left)
-    space.space.removed |= {
-        n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k
-    }
-    space.space.configurations = left = kept
-    refusals = [
-        f"{count} candidates are removed, {RULE}: {refusal}" for refusal, count in counts.items()
-    ]
-    told = [
-        f"{kind.card.title} {context.version}: {refusal}"
-        for refusal in [*unread, *unjudged, *refusals]
-    ]
-    absent = [
-        rule for rule in kind.card.rules if rule.module and space.space.removed.get(rule.name)
-    ]
-    told += [
-        f"{kind.card.title}: {space.space.removed[r.name]} combinations are removed: {r.reason}"
-        for r in absent
+    accepted_ones, counts = accepted(kind, context, enumeration.configurations)
+    enumeration.keep(accepted_ones, RULE)
+    enumeration.keep(_agreeing(space), CONTRADICTS)
+    refusals = [f"{n} candidates are removed, {RULE}: {refusal}" for refusal, n in counts.items()]
+    title, removed = kind.card.title, enumeration.removed
+    notes = [f"{title} {context.version}: {note}" for note in [*unread, *unjudged, *refusals]]
+    notes += [
+        f"{title}: {removed[rule.name]} combinations are removed: {rule.reason}"
+        for rule in kind.card.rules
+        if rule.module and removed.get(rule.name)
     ]
     if passed := ", ".join(f"{name}={value}" for name, value in space.passed.pins.items()):
-        told.append(f"{space.passed.option} pins {passed}")
-    if left:
-        return space, told, None
-    why = "; ".join(["", *refusals]) or why_empty(kind.card, space.space, space.pins)
-    if not refusals and PROMISES in space.space.removed:
-        why = ": all serve less context than --min-context, or switch prefix caching off without --allow"
-    if CONTRADICTS in space.space.removed:
+        notes.append(f"{space.passed.option} pins {passed}")
+    if enumeration.configurations:
+        return space, notes, None
+    why = "; ".join(["", *refusals]) or why_empty(kind.card, enumeration, space.pins)
+    if not refusals and PROMISES in removed:
+        why = (
+            ": all serve less context than --min-context, or switch prefix caching off without "
+            "--allow"
+        )
+    if CONTRADICTS in removed:
         why = f": {space.passed.option} contradicts them all"
-    return space, told, f"no valid configuration remains{why}"
+    return space, notes, f"no valid configuration remains{why}"
 
 
-def _agreeing(space: EngineSpace, configurations: list[Configuration]) -> list[Configuration]:
+def _agreeing(space: EngineSpace) -> list[Configuration]:
     """Return the configurations that the engine runs unchanged under the passed options."""
-    values = [tuple([one.knobs[name] for name in space.passed.related]) for one in configurations]
-    one_of_each = dict(zip(values, configurations, strict=True)) if space.passed.related else {}
+    passed, configurations = space.passed, space.space.configurations
+    if not passed.related:
+        return configurations
+    values = [tuple([one.knobs[name] for name in passed.related]) for one in configurations]
     contradicted = {
-        v
-        for v, one in one_of_each.items()
-        if space.passed.contradicts(space.engine, one, space.context)
+        value: passed.contradicts(space.engine, one, space.context)
+        for value, one in dict(zip(values, configurations, strict=True)).items()
     }
     return [
-        one for one, value in zip(configurations, values, strict=True) if value not in contradicted
+        one for one, value in zip(configurations, values, strict=True) if not contradicted[value]
     ]
 
 
-def _verified(spec: StudySpec, library: Library, longest: int, *, anywhere: bool) -> Prepared:
+def _verified(spec: StudySpec, library: Library, *, anywhere: bool) -> Prepared:
     """Prepare a study whose only candidates are given commands, the baseline's first."""
     assert spec.verifies is not None
     spaces: dict[str, EngineSpace] = {}
-    items: dict[str, tuple[Candidate, Command]] = {}
+    commands: dict[Candidate, Command] = {}
     for one in spec.verifies.commands:
         command = replace(split_command(one.command), files=one.files)
-        candidate, space, command = typed_candidate(
-            spec, library, command, spaces, longest, anywhere=anywhere
-        )
-        spaces.setdefault(space.engine.name, replace(space, chosen=frozenset(spec.pins)))
-        items.setdefault(candidate.fingerprint, (candidate, command))
-    listed = [candidate for candidate, _ in items.values()]
+        candidate, command = typed_candidate(spec, library, command, spaces, anywhere=anywhere)
+        commands.setdefault(candidate, command)
+    listed = list(commands)
     given_up, promised = promises_kept(listed, spaces, MemoryPlans(spec, library))
     candidates = CandidateSet(
         listed, 0, (), (), library.monotone_memory, given_up, as_they_are=True, promised=promised
     )
-    commands = {candidate.configuration: command for candidate, command in items.values()}
-    prepared = Prepared(
-        spec, library, candidates, spaces, (), None, lambda one: commands[one.configuration]
-    )
+    prepared = Prepared(spec, library, candidates, spaces, (), None, commands.__getitem__)
     _check_commands(prepared)
     return prepared
 
@@ -299,8 +284,8 @@ def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
         name: EngineSpace(kind, context, Enumeration(), {})
         for name, (kind, context) in given.engines.items()
     }
-    positions = {candidate.fingerprint: i for i, candidate in enumerate(given.candidates.items)}
-    candidates = replace(given.candidates, recipes=_named_recipes(spaces, library, positions))
+    recipes = _named_recipes(spaces, library, given.candidates)
+    candidates = replace(given.candidates, recipes=recipes)
     spec = spec.model_copy(update={"notes": (*spec.notes, *given.notes)})
     return Prepared(
         spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded
@@ -316,56 +301,46 @@ def _engine_space(
     passed through pin their knobs too. Knobs that the evidence cannot see keep the engine's
     default, or the value of the user's baseline.
     """
-    card, narrowed, text = (
-        kind.card,
-        library.narrowed.get(kind.name),
-        spec.engine_args.get(kind.name, ""),
-    )
-    pins = {name: value for name, value in spec.pins.items() if name in card.knobs}
-    auto = {
-        n
-        for n, value in pins.items()
-        if value == AUTO and value not in (card.knobs[n].choices or ())
+    card, narrowed = kind.card, library.narrowed.get(kind.name)
+    set_pins = {
+        name: value
+        for name, value in spec.pins.items()
+        if name in card.knobs and (value != AUTO or AUTO in (card.knobs[name].choices or ()))
     }
-    defaults = kind.default_knobs(context, {n: value for n, value in pins.items() if n not in auto})
-    pins = {name: defaults[name] for name in pins}
-    kept = own.kept_by(kind, context.version)
-    passed = passed_through(kind, context, text, pins, kept) if text or kept != Kept() else NOTHING
-    pins |= passed.pins
-    if passed is not NOTHING:
+    defaults = kind.default_knobs(context, set_pins)
+    pins = {name: defaults[name] for name in spec.pins if name in card.knobs}
+    text, kept = spec.engine_args.get(kind.name, ""), own.kept_by(kind, context.version)
+    passed = NOTHING
+    if text or kept != Kept():
+        passed = passed_through(kind, context, text, pins, kept)
+        pins |= passed.pins
         context = _as_loaded(kind, context, passed, {**defaults, **pins})
     fixed: Mapping[str, Scalar] = pins
+    chosen = {*pins}
     if narrowed is not None:
-        on_node = {name: defaults[name] for name in card.on_node}
-        fixed = {
-            n: value
-            for n, value in {**on_node, **pins}.items()
-            if n in pins or n not in narrowed.search
-        }
+        on_node = {n: defaults[n] for n in card.on_node if n not in narrowed.search}
+        fixed = {**on_node, **pins}
+        chosen |= {n for n, values in narrowed.search.items() if len(values) == 1}
         card = _searching(card, narrowed.search)
-    single = {n for n, values in narrowed.search.items() if len(values) == 1} if narrowed else set()
-    space = EngineSpace(kind, context, Enumeration(), pins, frozenset({*pins, *single}), passed)
+    space = EngineSpace(kind, context, Enumeration(), pins, frozenset(chosen), passed)
     if backend_of(spec).predicted:
-        space = with_unread(space, [space.effective({}), *_starts(space, narrowed)])
-    told: list[str] = []
+        space = with_unread(space, [space.effective({}), *_starts(space, library)])
+    notes: list[str] = []
     if spec.keeps_unread:
         space = _holding_baseline(space, own)
         scope = context.scope(space.effective({}).knobs)
-        left = [
+        read = {n: knob.search for n, knob in card.knobs.items() if n not in space.unread}
+        left_out = [
             n
-            for n in card.knobs
-            if n in space.unread and len(search_values(card.knobs[n], scope, context.version)) > 1
+            for n, knob in card.knobs.items()
+            if n not in read and len(search_values(knob, scope, context.version)) > 1
         ]
-        told = (
-            [f"not searched, as the simulator does not read them: {', '.join(left)}"]
-            if left
-            else []
-        )
-        card = _searching(
-            card, {n: knob.search for n, knob in card.knobs.items() if n not in space.unread}
-        )
+        if left_out:
+            names = ", ".join(left_out)
+            notes.append(f"not searched, as the simulator does not read them: {names}")
+        card = _searching(card, read)
         fixed = {**space.held, **fixed}
-    return replace(space, space=enumerate_engine(card, context, fixed)), told
+    return replace(space, space=enumerate_engine(card, context, fixed)), notes
 
 
 def _as_loaded(
@@ -404,26 +379,18 @@ def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
     not allowed."""
     unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
     given_up = promises_of(space.card, space.context, {}, space.chosen, unasked)
-    configurations = space.space.configurations
-    long = [c for c in configurations if admitted(c, space.context) >= floor]
+    long = [c for c in space.space.configurations if admitted(c, space.context) >= floor]
     kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]
-    space.space.configurations = kept
-    if len(kept) < len(configurations):
-        space.space.removed[PROMISES] = len(configurations) - len(kept)
+    space.space.keep(kept, PROMISES)
 
 
 def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -> list[str]:
     """Remove drafts of random tokens with another acceptance than on text, except pinned ones; with
     a note."""
-    configurations, version, backend = (
-        space.space.configurations,
-        space.context.version,
-        backend_of(spec),
-    )
-    values = {one.knobs.get("speculative_tokens") for one in configurations}
-    asked = [
-        backend.speculation(spec, space.engine, version, drafted, library) for drafted in values
-    ]
+    configurations, version = space.space.configurations, space.context.version
+    speculation, drafts = backend_of(spec).speculation, "speculative_tokens"
+    values = {one.knobs.get(drafts) for one in configurations}
+    asked = [speculation(spec, space.engine, version, drafted, library) for drafted in values]
     # An engine that takes whole numbers may only come near.
     out = sorted(
         {
@@ -432,53 +399,53 @@ def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -
             if o and o.random and abs((o.forced or 0) / o.stated - 1) > FORCED_WITHIN
         }
     )
-    if not out or "speculative_tokens" in space.chosen:
+    if not out or drafts in space.chosen:
         return []
-    space.space.configurations = [
-        c for c in configurations if c.knobs.get("speculative_tokens") not in out
-    ]
-    space.space.removed[UNJUDGED] = len(configurations) - len(space.space.configurations)
+    space.space.keep([c for c in configurations if c.knobs.get(drafts) not in out], UNJUDGED)
     return [
-        f"{', '.join(map(str, out))} drafted tokens are not tried: almost no random token is accepted, and the "
-        "engine cannot force the acceptance on text; --workload prose or code compares them"
+        f"{', '.join(map(str, out))} drafted tokens are not tried: almost no random token is "
+        "accepted, and the engine cannot force the acceptance on text; --workload prose or code "
+        "compares them"
     ]
 
 
-def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
+def _starts(space: EngineSpace, library: Library) -> list[Configuration]:
     """Return the applicable good starts of the space file, else of the card with its vendors'
     recipes."""
     scope = space.context.scope(space.engine.default_knobs(space.context))
+    source = library.narrowed.get(space.engine.name) or space.card
     starts = [
-        s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)
+        space.effective(
+            {n: fill_value(v, scope) for n, v in start.set.items() if n not in space.unread}
+        )
+        for start in source.starts
+        if evaluate(start.when, scope)
     ]
-    given = [
-        {n: fill_value(v, scope) for n, v in s.set.items() if n not in space.unread} for s in starts
-    ]
-    made = [space.effective(settings) for settings in given]
-    return [*made, *_recipes(space, narrowed).values()]
+    return [*starts, *_recipes(space, library).values()]
 
 
-def _recipes(space: EngineSpace, narrowed: NarrowedEngine | None) -> dict[str, Configuration]:
+def _recipes(space: EngineSpace, library: Library) -> dict[str, Configuration]:
     """Return the vendor's recipes that agree with the pins, name to configuration; none if a space
     file narrows."""
-    known = {} if narrowed else known_recipes(space.engine, space.context)
+    if space.engine.name in library.narrowed:
+        return {}
     return {
-        n: one
-        for n, one in known.items()
-        if all(one.knobs[k] == value for k, value in space.pins.items())
+        name: one
+        for name, one in known_recipes(space.engine, space.context).items()
+        if all(one.knobs[knob] == value for knob, value in space.pins.items())
     }
 
 
 def _named_recipes(
-    spaces: Mapping[str, EngineSpace], library: Library, positions: Mapping[str, int]
+    spaces: Mapping[str, EngineSpace], library: Library, candidates: CandidateSet
 ) -> dict[int, str]:
     """Return the candidates that are a vendor's recipe, position to its name."""
-    known = (
-        found
-        for name, space in spaces.items()
-        for found in _recipes(space, library.narrowed.get(name)).items()
-    )
-    return {positions[one.fingerprint]: name for name, one in known if one.fingerprint in positions}
+    return {
+        candidates.position(one.fingerprint): name
+        for space in spaces.values()
+        for name, one in _recipes(space, library).items()
+        if one.fingerprint in candidates
+    }
 
 
 def _baseline(
@@ -486,7 +453,6 @@ def _baseline(
     library: Library,
     own: OwnOptions,
     spaces: dict[str, EngineSpace],
-    longest: int,
     *,
     anywhere: bool,
 ) -> tuple[Candidate, Command | None]:
@@ -496,68 +462,55 @@ def _baseline(
         space = next(iter(spaces.values()))
         return Candidate(space.effective({}), space.context.version), None
     try:
-        candidate, space, command = typed_candidate(
-            spec, library, own.command, spaces, longest, anywhere=anywhere
-        )
+        return typed_candidate(spec, library, own.command, spaces, anywhere=anywhere)
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
-    spaces.setdefault(candidate.configuration.engine, space)
-    return candidate, command
 
 
-def _with_baseline(
+def _candidates(
     spec: StudySpec,
     library: Library,
     spaces: Mapping[str, EngineSpace],
-    excluded: tuple[Exclusion, ...],
-    typed: tuple[Candidate, Command | None],
+    baseline: Candidate,
     plans: MemoryPlans,
-) -> Prepared:
-    baseline, command = typed
+) -> CandidateSet:
+    """List the baseline and all engines' configurations, with what is known of them."""
     items = {baseline.fingerprint: baseline}
     for space in spaces.values():
         for configuration in space.space.configurations:
             candidate = Candidate(configuration, space.context.version)
             items.setdefault(candidate.fingerprint, candidate)
     listed = tuple(items.values())
-    positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
-    defaults = [space.effective({}) for space in spaces.values()]
-    starts = [
-        start
-        for name, space in spaces.items()
-        for start in _starts(space, library.narrowed.get(name))
-    ]
     given_up, promised = promises_kept(listed, spaces, plans)
-    recipes = _named_recipes(spaces, library, positions)
-    # What was enumerated without a setting of these has none.
-    asked = recipes if spec.keeps_unread else positions.values()
     candidates = CandidateSet(
         listed,
         0,
-        _positions(defaults, positions),
-        _positions(starts, positions),
-        library.monotone_memory,
-        given_up,
+        monotone_memory=library.monotone_memory,
+        given_up=given_up,
         without=lambda configuration: spaces[configuration.engine].without(configuration),
         promised=promised,
+    )
+    defaults = [space.effective({}) for space in spaces.values()]
+    starts = [start for space in spaces.values() for start in _starts(space, library)]
+    recipes = _named_recipes(spaces, library, candidates)
+    # Without these settings the other configurations were enumerated.
+    asked = recipes if spec.keeps_unread else range(len(listed))
+    return replace(
+        candidates,
+        defaults=_positions(defaults, candidates),
+        starts=_positions(starts, candidates),
         recipes=recipes,
         unseen=unseen({i: listed[i].configuration for i in asked}, spaces),
     )
-    prepared = Prepared(spec, library, candidates, spaces, excluded, command)
-    _check_commands(prepared)
-    return prepared
 
 
 def _positions(
-    configurations: Sequence[Configuration], positions: Mapping[str, int]
+    configurations: Sequence[Configuration], candidates: CandidateSet
 ) -> tuple[int, ...]:
     """Return positions of configurations among the candidates; a configuration that breaks a rule
     has none."""
-    return tuple(
-        dict.fromkeys(
-            positions[c.fingerprint] for c in configurations if c.fingerprint in positions
-        )
-    )
+    names = dict.fromkeys(one.fingerprint for one in configurations)
+    return tuple(candidates.position(name) for name in names if name in candidates)
 
 
 def _check_commands(prepared: Prepared) -> None:
@@ -570,10 +523,7 @@ def _check_commands(prepared: Prepared) -> None:
             resolve_references(split_command(prepared.spec.baseline), os.environ)
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
-    # The last of equal keys stays: the first candidate of each engine.
-    for candidate in {
-        c.configuration.engine: c for c in reversed(prepared.candidates.items)
-    }.values():
+    for candidate in prepared.first_of_each_engine():
         resolve_references(prepared.command_of(candidate), os.environ)
 
 
@@ -581,26 +531,22 @@ def typed_candidate(
     spec: StudySpec,
     library: Library,
     command: Command,
-    spaces: Mapping[str, EngineSpace],
-    longest: int,
+    spaces: dict[str, EngineSpace],
     *,
     anywhere: bool = False,
-) -> tuple[Candidate, EngineSpace, Command]:
+) -> tuple[Candidate, Command]:
     """Read a typed command, with the program that it starts here; raises `BadInput` if it cannot
     run.
 
-    Of an engine that is not among `spaces` one is made. `longest` is the workloads' longest
-    request.
+    The space of an engine that is not among `spaces` is added there.
     """
     backend = backend_of(spec)
-    if (
-        not anywhere
-        and (reason := backend.why_unavailable(recognise(command.argv, library), spec)) is not None
-    ):
-        raise BadInput(reason)
+    if not anywhere:
+        reason = backend.why_unavailable(recognise(command.argv, library), spec)
+        if reason is not None:
+            raise BadInput(reason)
     kind, version = engine_in_study(spec, library, command, spaces)
-    context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
-    space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
+    context = context_of(spec, version, library)
     parsed = kind.parse(command, version)
     known = parsed.model in (spec.model.id, *spec.model.aliases)
     if not known and library.model(parsed.model).architecture != spec.model.architecture:
@@ -613,7 +559,9 @@ def typed_candidate(
     loaded = loading(kind, parsed, context, raw)
     configuration = effective(kind.card, raw, loaded.context)
     check_baseline(kind.card, configuration, loaded)
-    return Candidate(configuration, version), space, backend.typed_command(command, kind)
+    space = EngineSpace(kind, context, Enumeration(), {}, frozenset(spec.pins))
+    spaces.setdefault(kind.name, space)
+    return Candidate(configuration, version), backend.typed_command(command, kind)
 
 
 def too_heavy(
@@ -644,16 +592,14 @@ def check_baseline(card: EngineCard, configuration: Configuration, loaded: Loadi
     where = f"{card.title} {context.version}"
     if (reason := unsuited(card, context)) is not None:
         raise BadInput(f"{where} cannot serve it: {reason}")
-    broken = (
-        rule
-        for rule in broken_rules(card, configuration, context)
-        if rule.kind is not FailureKind.RULE
-    )
-    if (rule := next(broken, None)) is not None:
-        failure = as_failure(rule)
+    for rule in broken_rules(card, configuration, context):
+        if rule.kind is not FailureKind.RULE:
+            failure = as_failure(rule)
+            break
     if failure is not None:
         raise BadInput(
-            f"{where} would refuse it ({failure.kind.value}): {failure.log_excerpt}; {failure.message}"
+            f"{where} would refuse it ({failure.kind.value}): {failure.log_excerpt}; "
+            f"{failure.message}"
         )
 
 
@@ -667,9 +613,8 @@ def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[
     ]
     if not model.architectures or not lacking:
         return []
-    name = ", ".join(model.architectures)
-    who = ", ".join(lacking)
-    return [f"{name}: {who} may not support the architecture of {model.id}"]
+    name, engines = ", ".join(model.architectures), ", ".join(lacking)
+    return [f"{name}: {engines} may not support the architecture of {model.id}"]
 
 
 def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
@@ -677,7 +622,7 @@ def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
     sizes."""
     numbers: set[int] = set()
     for card in cards:
-        scope = Context(spec.model, spec.hardware, spec.gpus, card.newest).scope({"replicas": 1})
+        scope = spec.context(card.newest).scope({"replicas": 1})
         sizes = [
             search_values(card.knobs[name], scope, card.newest)
             for name in RANKS
@@ -709,53 +654,50 @@ def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
     if space is None:
         # A replayed table may have engines without a card.
         return []
-    baseline = prepared.candidates.items[prepared.candidates.baseline].configuration
+    baseline = prepared.candidates.baseline_candidate.configuration
     typed = prepared.baseline_command is not None and trial.configuration == baseline
-    on_command = list(_on_command(space, trial, typed))
-    if typed:
-        return on_command
-    configuration = trial.configuration
-    without = {
-        name: value for name, value in space.pins.items() if configuration.knobs.get(name) != value
-    }
-    pinned = [
-        NoEffect(knob=n, values=[v], reason=_why(space, configuration, n, v))
-        for n, v in without.items()
-    ]
-    return on_command + pinned
-
-
-def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEffect]:
+    pinned = [] if typed else _overridden(space, space.pins, trial.configuration)
     try:
         parsed = space.engine.parse(trial.command, trial.engine_version)
     except (BadInput, InvalidVersion):
         # A server that somebody else runs, options that only the installed version knows, or a
         # replayed version.
-        return
+        return pinned
+    read = space.engine.knobs(parsed, space.context)
+    without_effect = list(_flags_without_effect(space, trial, parsed, read))
+    if typed:
+        defaults = space.engine.default_knobs(space.context)
+        settings = {n: value for n, value in read.knobs.items() if value != defaults[n]}
+        effective_one = effective(space.card, read, space.context)
+        without_effect += _overridden(space, settings, effective_one)
+    return without_effect + pinned
+
+
+def _flags_without_effect(
+    space: EngineSpace, trial: Trial, parsed: ParsedCommand, read: Configuration
+) -> Iterator[NoEffect]:
     # A replayed row may have other columns than knobs, and leaves what it does not set to the
     # engine.
     known = {name: value for name, value in trial.configuration.knobs.items() if value is not None}
-    scope = space.context.scope({**space.engine.knobs(parsed, space.context).knobs, **known})
+    scope = space.context.scope({**read.knobs, **known})
     for option in space.card.no_effect:
         if in_range(trial.engine_version, option.versions) and evaluate(option.when, scope):
             for flag in option.flags:
                 name = flag.lstrip("-").replace("-", "_")
                 if name in parsed.given:
-                    yield NoEffect(
-                        knob=flag, values=[_shown(parsed.args[name])], reason=option.reason
-                    )
-    if typed:
-        yield from _overridden(space, parsed)
+                    value = _shown(parsed.args[name])
+                    yield NoEffect(knob=flag, values=[value], reason=option.reason)
 
 
-def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]:
-    """Return the typed knobs that the engine sets to another value."""
-    typed = space.engine.knobs(parsed, space.context)
-    defaults = space.engine.default_knobs(space.context)
-    made = effective(space.card, typed, space.context)
-    for name, value in typed.knobs.items():
-        if value not in (defaults[name], made.knobs[name]):
-            yield NoEffect(knob=name, values=[value], reason=_why(space, made, name, value))
+def _overridden(
+    space: EngineSpace, settings: Mapping[str, Scalar], configuration: Configuration
+) -> list[NoEffect]:
+    """Return the settings that have another value in an effective configuration."""
+    return [
+        NoEffect(knob=name, values=[value], reason=_why(space, configuration, name, value))
+        for name, value in settings.items()
+        if configuration.knobs.get(name) != value
+    ]
 
 
 def _why(space: EngineSpace, configuration: Configuration, name: str, value: Scalar) -> str:
@@ -772,20 +714,23 @@ def _shown(value: object) -> Scalar:
 def check_weights(prepared: Prepared) -> None:
     """Raise `BadInput` where weights are incomplete on this machine; on Ray each node checks its
     own."""
-    if is_local(prepared.spec.executor) and (told := missing_weights(prepared)):
-        raise BadInput(told)
+    if is_local(prepared.spec.executor) and (problem := missing_weights(prepared)):
+        raise BadInput(problem)
 
 
 def missing_weights(prepared: Prepared) -> str:
     """Describe the missing weights on this machine and the way to fetch them; empty for none or
     uncertain."""
-    spec, items, backend = prepared.spec, prepared.candidates.items, prepared.backend
-    first = {one.configuration.engine: one for one in reversed(items)} if backend.on_gpus else {}
-    for candidate in (items[prepared.candidates.baseline], *first.values()) if first else ():
+    spec, backend = prepared.spec, prepared.backend
+    if not backend.on_gpus:
+        return ""
+    first = [prepared.candidates.baseline_candidate, *prepared.first_of_each_engine()]
+    for candidate in first:
         kind = prepared.spaces[candidate.configuration.engine].engine
         command, version = prepared.command_of(candidate), candidate.engine_version
-        if told := missing_for(
-            command, kind, version, spec.model, spec.installed.values(), contained=backend.contained
+        installed, contained = spec.installed.values(), backend.contained
+        if problem := missing_for(
+            command, kind, version, spec.model, installed, contained=contained
         ):
-            return told
+            return problem
     return ""

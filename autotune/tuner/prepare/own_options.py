@@ -12,7 +12,6 @@ from autotune.base.errors import BadInput
 from autotune.base.notify import silent
 from autotune.engines.choose import engine_of
 from autotune.engines.command import Command
-from autotune.engines.context import Context
 from autotune.engines.engine import Engine
 from autotune.engines.kept import (
     Kept,
@@ -31,6 +30,7 @@ from autotune.engines.registry import recognise, settings_in_front, split_comman
 from autotune.engines.space import EngineSpace
 from autotune.servers.command import refuse_secrets
 from autotune.tuner.backends import backend_of
+from autotune.tuner.study.loads import context_of
 from autotune.tuner.study.spec import StudySpec, is_local
 
 
@@ -72,7 +72,7 @@ class OwnOptions:
         return None
 
 
-def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOptions:
+def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
     """Read the user's command; raises `BadInput` if it is malformed, names a missing file, or lacks
     a ``--drop``.
 
@@ -87,7 +87,7 @@ def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOption
     try:
         typed = replace(split_command(spec.baseline), files=spec.baseline_files)
         kind, version = engine_in_study(spec, library, typed)
-        context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+        context = context_of(spec, version, library)
         found = own_options(kind, typed, context) if spec.recipe is None else []
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error

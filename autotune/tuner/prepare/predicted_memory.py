@@ -100,9 +100,7 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     ]
     sure = [row for row, starts in zip(kept, may, strict=True) if starts or row[0] == default]
     kept = sure if any(one != default for one, _ in sure) else kept
-    space.space.configurations = [one for one, _ in kept]
-    if len(kept) < len(planned):
-        space.space.removed[MEMORY] = len(planned) - len(kept)
+    space.space.keep([one for one, _ in kept], MEMORY)
     return None
 
 

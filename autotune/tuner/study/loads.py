@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.base.errors import BadInput
+from autotune.engines.context import Context
 from autotune.engines.library import Library
 from autotune.load.capacity.judge import LOOKS
 from autotune.load.capacity.search import CONFIRM_S, LoadSearch
@@ -40,6 +41,12 @@ SEEDS_OF_FINALS = 2**32
 the search's."""
 _CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
 _COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
+
+
+def context_of(spec: StudySpec, version: str, library: Library) -> Context:
+    """Return the context of an engine's commands under all workloads of a study."""
+    longest = max(load_workload(name, library).longest_request for name in spec.sent)
+    return spec.context(version, longest)
 
 
 def loads_of(

@@ -229,8 +229,8 @@ def test_a_file_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(
         BadInput, match=r"t\.jinja: no such file on this machine; give the path of one that is here"
     ):
-        own_options_of(real, LIBRARY, 1024)
-    assert own_options_of(spec, LIBRARY, 1024).notes
+        own_options_of(real, LIBRARY)
+    assert own_options_of(spec, LIBRARY).notes
     (tmp_path / "t.jinja").write_text("{{ messages }}")
     assert not any("t.jinja" in note for note in prepared(asked(command)).spec.notes)
 
