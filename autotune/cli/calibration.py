@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,14 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     path = None if asked.compare else _output(asked, home)
     reading = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
     points = points_of(reading.rows)
-    for line in (
-        *_told(reading, points),
-        *([_SEEN] if asked.cross_validate and asked.start == "shipped" else ()),
-    ):
+    for line in _summary(reading, points):
         say(line)
+    if asked.cross_validate and asked.start == "shipped":
+        say(_SEEN)
     if path is None:
         own = calibration_of_home(None, home)
-        predictions = predicted_by(
-            points, packaged_calibration() if own is None else read_calibration(own)
-        )
+        calibration = packaged_calibration() if own is None else read_calibration(own)
+        predictions = predicted_by(points, calibration)
     else:
         calibration, predictions = fitted_calibration(
             points, start=asked.start, cross_validate=asked.cross_validate, progress=say
@@ -54,24 +52,27 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
         text = yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=120)
         _write(path, f"{_HEADING}{text}")
     summary, order = errors(points, predictions), rankings(points, predictions)
-    wrote = {"wrote": None if path is None else str(path), "read": _read_json(reading, points)}
-    predicted = _predictions_json(points, predictions)
     lines = ["", table(points, predictions), ""]
     lines += [f"- {line}" for line in (*error_lines(summary), *ranking_lines(order))]
-    lines += [] if path is None else ["", f"wrote {path}"]
-    answer(as_json, {**wrote, "errors": summary, **order, "predictions": predicted}, lines)
+    if path is not None:
+        lines += ["", f"wrote {path}"]
+    document = {
+        "wrote": None if path is None else str(path),
+        "read": _read_json(reading, points),
+        "errors": summary,
+        **order,
+        "predictions": [_prediction(*pair) for pair in zip(points, predictions, strict=True)],
+    }
+    answer(as_json, document, lines)
 
 
 def _output(asked: CalibrateOptions, home: Path) -> Path:
     """Return the output file, checked before the fit."""
     path = asked.output or Home(home).calibration
-    if asked.output is not None and not path.parent.is_dir():
-        raise BadInput(f"-o {path}: folder {path.parent} does not exist")
-    if (
-        asked.output is None
-        and path.is_file()
-        and not path.read_bytes().startswith(_HEADING[:_MARK].encode())
-    ):
+    if asked.output is not None:
+        if not path.parent.is_dir():
+            raise BadInput(f"-o {path}: folder {path.parent} does not exist")
+    elif path.is_file() and not path.read_bytes().startswith(_HEADING[:_MARK].encode()):
         raise BadInput(
             f"{path} was not written by `autotune calibrate`: move it away, or choose another file with -o"
         )
@@ -91,30 +92,22 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _told(reading: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
+def _summary(reading: Reading, points: Sequence[MeasuredPoint]) -> Iterator[str]:
     """Summarise the read measurements in words."""
     rows = reading.rows
-    lines = [
-        f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: {len(points)} points"
-    ]
-    for what, counts in _counts(points).items():
-        lines.append(
-            f"  by {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
-        )
-    several = [point for point in points if len(point.members) > 1]
-    lines += [
-        f"  {p.label} are one configuration, measured {math.expm1(p.spread):.0%} apart"
-        for p in several
-    ]
+    failures = sum(row.failure is not None for row in rows)
+    yield f"{len(rows)} rows, {failures} of them failures: {len(points)} points"
+    for kind, counts in _counts(points).items():
+        yield f"  by {kind}: " + ", ".join(f"{name} {n}" for name, n in counts.items())
+    for point in _repeated(points):
+        apart = f"measured {math.expm1(point.spread):.0%} apart"
+        yield f"  {point.label} are one configuration, {apart}"
     for row in rows:
         if row.deductions:
-            lines.append(
-                f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}"
-            )
-    return [
-        *lines,
-        *(f"  left out {one.label} ({one.source}): {one.reason}" for one in reading.left_out),
-    ]
+            reasons = "; ".join(row.deductions)
+            yield f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {reasons}"
+    for one in reading.left_out:
+        yield f"  left out {one.label} ({one.source}): {one.reason}"
 
 
 def _counts(points: Sequence[MeasuredPoint]) -> dict[str, Counter[str]]:
@@ -125,13 +118,21 @@ def _counts(points: Sequence[MeasuredPoint]) -> dict[str, Counter[str]]:
     }
 
 
-def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> Mapping[str, Any]:
-    rows, several = reading.rows, [point for point in points if len(point.members) > 1]
+def _repeated(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
+    """List the points that were measured more than once."""
+    return [point for point in points if len(point.members) > 1]
+
+
+def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> dict[str, Any]:
+    rows = reading.rows
     return {
         "rows": len(rows),
         "points": len(points),
-        **{what.lower(): dict(counts) for what, counts in _counts(points).items()},
-        "twins": [{"label": point.label, "spread": math.expm1(point.spread)} for point in several],
+        **{kind.lower(): dict(counts) for kind, counts in _counts(points).items()},
+        "twins": [
+            {"label": point.label, "spread": math.expm1(point.spread)}
+            for point in _repeated(points)
+        ],
         "weights": [
             {"label": r.label, "weight": r.weight, "notes": list(r.deductions)}
             for r in rows
@@ -144,23 +145,14 @@ def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> Mapping[str
     }
 
 
-def _predictions_json(
-    points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]
-) -> list[Mapping[str, Any]]:
-    return [
-        {
-            "label": point.label,
-            "measured": point.metrics.get(HEADLINE),
-            "predicted": predicted.throughput if predicted.failure is None else None,
-            "interval90": [_finite(predicted.low), _finite(predicted.high)]
-            if predicted.failure is None
-            else None,
-            "failure": {"measured": point.failure, "predicted": predicted.failure},
-            "left_out": dict(predicted.left_out),
-        }
-        for point, predicted in zip(points, predictions, strict=True)
-    ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _prediction(point: MeasuredPoint, predicted: Predicted) -> dict[str, Any]:
+    runs = predicted.failure is None
+    interval = [end if math.isfinite(end) else None for end in (predicted.low, predicted.high)]
+    return {
+        "label": point.label,
+        "measured": point.metrics.get(HEADLINE),
+        "predicted": predicted.throughput if runs else None,
+        "interval90": interval if runs else None,
+        "failure": {"measured": point.failure, "predicted": predicted.failure},
+        "left_out": dict(predicted.left_out),
+    }

@@ -37,20 +37,7 @@ def space_show(options: RunOptions, as_json: bool) -> None:
 
     spec = build_spec(options)
     prepared = prepare(spec, library_for(options.space), anywhere=True)
-    report: dict[str, dict[str, Any]] = {
-        name: {
-            "version": space.context.version,
-            "combinations": space.space.combinations,
-            "candidates": len(space.space.configurations),
-            "twins": space.space.equivalents,
-            "removed": {rule: count for rule, count in space.space.removed.items() if count},
-            "reasons": {
-                rule: _reason(space, rule) for rule, count in space.space.removed.items() if count
-            },
-            "knobs": _knobs(space, prepared.candidates),
-        }
-        for name, space in prepared.spaces.items()
-    }
+    report = {name: _row(space, prepared.candidates) for name, space in prepared.spaces.items()}
     excluded = {e.engine: e.reason for e in prepared.excluded}
     figures = _figures(spec.model)
     lines = [
@@ -74,43 +61,47 @@ def space_show(options: RunOptions, as_json: bool) -> None:
     answer(as_json, {**names, "figures": figures, "engines": report, "excluded": excluded}, lines)
 
 
-def _reason(space: EngineSpace, rule: str) -> str:
-    """Explain why a rule removes combinations."""
+def _row(engine: EngineSpace, candidates: CandidateSet) -> dict[str, Any]:
+    """Describe an engine's space: its combinations, the rules that removed some, and its knobs."""
+    space = engine.space
+    removed = {rule: count for rule, count in space.removed.items() if count}
     reasons = {
-        **{one.name: one.reason for one in space.card.rules},
+        **{one.name: one.reason for one in engine.card.rules},
         PROMISES: "these turn prefix caching off; `autotune run --allow no-prefix-caching` includes them",
         MEMORY: f"by the memory plan these start with odds below {SURE_TO_START:.0%}",
         UNJUDGED: "this version cannot force the acceptance of drafts of random tokens to that on text",
         RULE: "the version's parser refuses them",
-        CONTRADICTS: f"{space.passed.option} contradicts them",
+        CONTRADICTS: f"{engine.passed.option} contradicts them",
     }
-    return reasons[rule]
+    return {
+        "version": engine.context.version,
+        "combinations": space.combinations,
+        "candidates": len(space.configurations),
+        "twins": space.equivalents,
+        "removed": removed,
+        "reasons": {rule: reasons[rule] for rule in removed},
+        "knobs": _knobs(engine, candidates),
+    }
 
 
 def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, Any]]:
     """Describe each knob of the version: values with their candidates, default, options that set
     it, trade-offs."""
-    version, default, configurations = (
-        space.context.version,
-        space.effective({}).knobs,
-        space.space.configurations,
-    )
+    version, default = space.context.version, space.effective({}).knobs
     costs: dict[tuple[str, Scalar], str] = {}
-    for position, given in candidates.given_up.items():
+    for position, trade_offs in candidates.given_up.items():
         if candidates.items[position].configuration.engine == space.engine.name:
-            costs |= {(one.knob, one.to): one.what for one in given}
+            costs |= {(one.knob, one.to): one.what for one in trade_offs}
     knobs: dict[str, dict[str, Any]] = {}
     for name, knob in space.card.knobs.items():
         if not knob.exists_in(version):
             continue
-        counts = Counter(configuration.knobs[name] for configuration in configurations)
-        additions = [one for one in knob.emit if in_range(version, one.versions)]
-        flags = [[word for word in one.args if word.startswith("-")] for one in additions]
-        options = [
-            word
-            for one, own in zip(additions, flags, strict=True)
-            for word in (*own, *one.env, *one.config)
-        ]
+        counts = Counter(one.knobs[name] for one in space.space.configurations)
+        options: list[str] = []
+        for addition in knob.emit:
+            if in_range(version, addition.versions):
+                flags = (word for word in addition.args if word.startswith("-"))
+                options += [*flags, *addition.env, *addition.config]
         knobs[name] = {
             "help": knob.help,
             "values": [
@@ -126,23 +117,24 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, 
 def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """List the searched knobs, with a value's trade-off on its own line; then the others."""
     wide = max(map(len, knobs), default=0)
-    searched, fixed = list[str](), list[str]()
+    searched: list[str] = []
+    fixed: list[str] = []
     for name, row in knobs.items():
-        head = "  ".join([f"  {name:<{wide}}", *filter(None, [" ".join(row["options"])])])
+        head = f"  {name:<{wide}}"
+        if row["options"]:
+            head += f"  {' '.join(row['options'])}"
         values, default = row["values"], f"default {scalar(row['default'])}"
         if len(values) < 2:
             fixed.append(f"{head}  {default}")
             continue
-        searched += [
-            head,
-            f"      {len(values)} values: {', '.join(scalar(one['value']) for one in values)}; {default}",
-        ]
+        listed = ", ".join(scalar(one["value"]) for one in values)
+        searched += [head, f"      {len(values)} values: {listed}; {default}"]
         searched += [
             f"      {scalar(one['value'])} trades off: {one['gives_up']}"
             for one in values
             if one["gives_up"]
         ]
-    return [*searched, *(["  not searched; --set changes them:", *fixed] if fixed else [])]
+    return [*searched, "  not searched; --set changes them:", *fixed] if fixed else searched
 
 
 def _figures(model: ModelCard) -> dict[str, float]:
@@ -155,11 +147,10 @@ def _figures(model: ModelCard) -> dict[str, float]:
     )
 
     a = model.architecture
-    weight_gb = weight_bytes_per_gpu(a, 1, 1, 1, mtp=False) / 1e9
     return {
         "parameters": total_parameters(a),
         "active": active_parameters(a),
-        "weight_gb": weight_gb,
+        "weight_gb": weight_bytes_per_gpu(a, 1, 1, 1, mtp=False) / 1e9,
     }
 
 
