@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from autotune.base.errors import BadInput, LoadFailed, NothingFeasible
@@ -22,7 +23,7 @@ from autotune.load.metrics import readable
 from autotune.load.prefix_cache import DraftReader, PrefixCache
 from autotune.load.server_client import ServerClient
 from autotune.load.workloads import Workload
-from autotune.tuner.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
+from autotune.tuner.accuracy.check import Check, check_of, read_evidence, timed
 from autotune.tuner.trial import Accuracy
 
 from .shared import MESSAGES, answer, say
@@ -42,7 +43,7 @@ def bench(options: Bench, as_json: bool) -> None:
     if options.accuracy is not None or options.reference:
         _check_answers(options, as_json)
         return
-    workload, seeds, target = options.load_workload(), options.seeds, options.target
+    workload, target = options.load_workload(), options.target
     options.check()
     with ServerClient(target) as server:
         options = replace(options, model=server.model(options.model))
@@ -55,13 +56,12 @@ def bench(options: Bench, as_json: bool) -> None:
             drafts=DraftReader(server, Library().engines.values()),
         )
         if (plan := options.load_search(workload, load_options.slos)) is not None:
-            came = _search(options, Load(workload.name, workload, options.seed, plan), load_options)
-            runs, result = (
-                came.shown,
-                results.searched(options, workload, evidence, came, load_options.tokenizer),
-            )
+            load = Load(workload.name, workload, options.seed, plan)
+            capacity = _search(options, load, load_options)
+            runs = capacity.shown
+            result = results.searched(options, workload, evidence, capacity, load_options.tokenizer)
         else:
-            runs = _measured(options, workload, seeds, load_options)
+            runs = _repeats(options, workload, load_options)
             result = results.result(options, workload, evidence, runs, load_options.tokenizer)
     if options.save_result is not None:
         result = results.save(options.save_result, result, runs)
@@ -73,9 +73,11 @@ def bench(options: Bench, as_json: bool) -> None:
         raise NothingFeasible("; ".join(result["load_search"]))
 
 
-def _measured(
-    options: Bench, workload: Workload, seeds: list[int], load_options: LoadOptions
+def _repeats(
+    options: Bench, workload: Workload, load_options: LoadOptions
 ) -> Sequence[Measurement]:
+    """Measure each repeat, until a server answers no request of the warm-up."""
+    seeds = options.seeds
     runs: list[Measurement] = []
     with results.LiveLine(MESSAGES) as live:
         for number, seed in enumerate(seeds, start=1):
@@ -84,7 +86,7 @@ def _measured(
             def show(label: str, progress: Progress, name: str = name) -> None:
                 live.show(", ".join(part for part in (name, label) if part), progress)
 
-            # The first repeat leaves a warm server behind.
+            # Warm up once: the first repeat leaves a warm server behind.
             how = replace(load_options, warm_up=number == 1, on_progress=show)
             runs.append(measure(options.url, options.model, workload, seed, how))
             if runs[-1].warm_up_failed:
@@ -96,9 +98,9 @@ def _search(options: Bench, load: Load, load_options: LoadOptions) -> FoundCapac
     """Search for the server's capacity, and print a line for each load."""
     with results.LiveLine(MESSAGES) as live:
         how = replace(load_options, on_progress=live.show)
-        came = send(options.url, options.model, load, how, say)
-        assert isinstance(came, FoundCapacity)
-        return came
+        capacity = send(options.url, options.model, load, how, say)
+        assert isinstance(capacity, FoundCapacity)
+        return capacity
 
 
 def _check_answers(options: Bench, as_json: bool) -> None:
@@ -117,38 +119,27 @@ def _check_answers(options: Bench, as_json: bool) -> None:
     target = options.target
     with ServerClient(target) as server:
         model, emulated = server.model(options.model), server.emulated()
-    evidence = _asked(check, target, model)
+    ask = partial(_ask, check, target, model)
+    answers = ask()
     if options.save_result is not None:
-        write_atomically(options.save_result, json.dumps(evidence), mode=0o600)
+        write_atomically(options.save_result, json.dumps(answers), mode=0o600)
         say(f"wrote {options.save_result}")
-    came = (
-        _judged(check, references, evidence, target, model) if references else check.alone(evidence)
-    )
+    if not references:
+        outcome = check.alone(answers)
+    elif len(references) >= check.baselines:
+        outcome = check.judge(references, answers)
+    else:
+        say("asking twice, because one reference does not show the normal variation")
+        # Two answers of one launch differ less than those of two: more --reference files of fresh
+        # launches are better.
+        outcome = check.judge(references, answers, ask())
     origin = Evidence.EMULATED if emulated else Evidence.MEASURED
-    answer(as_json, {"model": model, "evidence": origin.value, **asdict(came)}, _lines(came))
-    if came.passed is False:
-        raise LoadFailed(f"the answers do not pass: {'; '.join(came.reasons)}")
+    answer(as_json, {"model": model, "evidence": origin.value, **asdict(outcome)}, _lines(outcome))
+    if outcome.passed is False:
+        raise LoadFailed(f"the answers do not pass: {'; '.join(outcome.reasons)}")
 
 
-def _judged(
-    check: Check,
-    references: Sequence[CheckEvidence],
-    evidence: CheckEvidence,
-    target: Target,
-    model: str,
-) -> Accuracy:
-    """Compare with earlier answers; too few of them do not show the normal variation, so the server
-    is asked twice."""
-    if len(references) >= check.baselines:
-        return check.judge(references, evidence)
-    say("asking twice, because one reference does not show the normal variation")
-    again = _asked(check, target, model)
-    # Of one launch, which differ less than two do: more --reference files of fresh launches are
-    # better.
-    return check.judge(references, evidence, again)
-
-
-def _asked(check: Check, target: Target, model: str) -> dict[str, Any]:
+def _ask(check: Check, target: Target, model: str) -> dict[str, Any]:
     """Ask the server; show the number of answered prompts."""
     done = 0
     with MESSAGES.status("asking the server") if MESSAGES.is_interactive else nullcontext() as line:
@@ -156,40 +147,37 @@ def _asked(check: Check, target: Target, model: str) -> dict[str, Any]:
         def answered(prompts: int) -> None:
             nonlocal done
             done += 1
-            told = f"{done} of {prompts} prompts answered"
+            progress = f"{done} of {prompts} prompts answered"
             if line is not None:
-                line.update(told)
-            # In a log the number of lines must not grow with that of prompts, and the first ones
-            # take longest.
+                line.update(progress)
+            # Log powers of two, so that lines do not grow with the prompts: the first ones take
+            # longest.
             elif done.bit_count() == 1 or done == prompts:
-                say(told)
+                say(progress)
 
         return timed(check, target, model, answered)
 
 
-def _lines(came: Accuracy) -> list[str]:
+def _lines(outcome: Accuracy) -> Iterator[str]:
     """Format the result for people."""
-    rows, unit = [], "" if came.kind == "command" else " %"
-    if came.passed is not None:
-        rows.append("passes" if came.passed else f"fails: {'; '.join(came.reasons)}")
-    if came.score is None:
-        rows.append(
-            f"{came.kind}: reference answers saved; compare another server with --reference FILE"
-        )
+    unit = "" if outcome.kind == "command" else " %"
+    number = readable.number
+    if outcome.passed is not None:
+        yield "passes" if outcome.passed else f"fails: {'; '.join(outcome.reasons)}"
+    if outcome.score is None:
+        saved = "reference answers saved; compare another server with --reference FILE"
+        yield f"{outcome.kind}: {saved}"
     else:
-        within = f" (95 % interval {readable.interval(came.ci95)}{unit})" if came.ci95 else ""
-        what = "agreement" if came.kind == "builtin" else "score"
-        rows.append(f"{came.kind}: {what} {readable.number(came.score)}{unit}{within}")
-    if came.passed is not None:
-        rows.append(
-            f"reference {readable.number(came.baseline)}{unit}, threshold {readable.number(came.threshold)}{unit}"
-        )
-    rows += filter(None, [came.note])
-    for one in came.examples:
-        rows += [
-            "",
-            f"prompt     {one.prompt}",
-            f"reference  {one.baseline}",
-            f"here       {one.finalist}",
-        ]
-    return [*rows, f"took {came.seconds:.1f} s"]
+        measure = "agreement" if outcome.kind == "builtin" else "score"
+        score = f"{outcome.kind}: {measure} {number(outcome.score)}{unit}"
+        if outcome.ci95:
+            score += f" (95 % interval {readable.interval(outcome.ci95)}{unit})"
+        yield score
+    if outcome.passed is not None:
+        threshold = f"threshold {number(outcome.threshold)}{unit}"
+        yield f"reference {number(outcome.baseline)}{unit}, {threshold}"
+    if outcome.note:
+        yield outcome.note
+    for one in outcome.examples:
+        yield f"\nprompt     {one.prompt}\nreference  {one.baseline}\nhere       {one.finalist}"
+    yield f"took {outcome.seconds:.1f} s"

@@ -58,10 +58,10 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
     rent = Rent.of(asked, gpus_of(resolved.effective, resolved.context.gpus))
-    if asked.find_load is not None:
-        predicted = _at_capacity(asked.find_load, slos_of(asked.slos), resolved, load, asked.seed)
-    else:
+    if asked.find_load is None:
         predicted = prediction(resolved, load, asked.seed)
+    else:
+        predicted = _at_capacity(asked.find_load, slos_of(asked.slos), resolved, load, asked.seed)
     predicted = rent.derived(predicted)
     if asked.versus is not None:
         other = _versus(asked.versus, resolved, asked, library, load)
@@ -69,13 +69,11 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
         predicted["versus"] = f"{other.card.title} {other.context.version}"
         predicted["versus_not_simulated"] = theirs["not_simulated"]
-        if (
-            other.card.engine == resolved.card.engine
-            and other.context.version != resolved.context.version
-        ):
+        same_engine = other.card.engine == resolved.card.engine
+        if same_engine and other.context.version != resolved.context.version:
             predicted |= version_changes(other, resolved)
     answer(as_json, predicted, _lines(predicted))
-    if (failure := predicted["failure"]) is not None:
+    if failure := predicted["failure"]:
         raise NothingFeasible(
             f"{predicted['engine']} would not run with this command line ({failure['kind']})"
         )
@@ -89,12 +87,11 @@ def _check_load(asked: SimulateOptions) -> None:
         raise BadInput(
             "--slo: add --find-load concurrency or rate, which searches for the load within the limits"
         )
-    more = {"--concurrency": asked.concurrency, "--versus": asked.versus}
-    typed = [flag for flag, value in more.items() if value is not None]
-    if asked.find_load is not None and typed:
-        raise BadInput(
-            f"{typed[0]} with --find-load: the search finds the load of one command; remove one of them"
-        )
+    for flag, value in {"--concurrency": asked.concurrency, "--versus": asked.versus}.items():
+        if asked.find_load is not None and value is not None:
+            raise BadInput(
+                f"{flag} with --find-load: the search finds the load of one command; remove one of them"
+            )
 
 
 def _at_capacity(
@@ -103,32 +100,29 @@ def _at_capacity(
     """Predict a command at the load that a study's launch would find; also with streams that start
     all at once."""
 
-    def found(at_once: bool) -> tuple[SimulatedOutcome, FoundLoad | None]:
-        search = LoadSearch(by, slos, load, Simulator.looks, at_once=at_once)
-        outcome, _ = simulate_load(resolved, Load(load.name, load, seed, search), slos)
-        return outcome, search.found if outcome.failure is None else None
+    def search(at_once: bool) -> tuple[SimulatedOutcome, FoundLoad | None]:
+        plan = LoadSearch(by, slos, load, Simulator.looks, at_once=at_once)
+        outcome, _ = simulate_load(resolved, Load(load.name, load, seed, plan), slos)
+        return outcome, plan.found if outcome.failure is None else None
 
-    outcome, capacity = found(at_once=False)
+    outcome, capacity = search(at_once=False)
     if capacity is None:
         return prediction(resolved, load, seed, outcome)
+    sentences = capacity.sentences()
     at = Probe(by, capacity.capacity or 1.0, load.points[0].prompts, 0).workload(load)
-    told: dict[str, Any] = {
+    predicted = {
+        **prediction(resolved, at, seed, outcome),
         "find_load": by,
-        "load_search": capacity.sentences(),
+        "load_search": sentences,
         "load": SHAPES[LOADS[by]],
+        "workload": load.name,
     }
     if by == "concurrency" and capacity.capacity:
-        _, burst = found(at_once=True)
-        told |= {
-            "capacity_concurrency_at_once": burst.metrics["capacity_concurrency"] if burst else None
-        }
-    missed = "; ".join(capacity.sentences()) if capacity.missed else None
-    return {
-        **prediction(resolved, at, seed, outcome),
-        **told,
-        "workload": load.name,
-        "missed": missed,
-    }
+        _, burst = search(at_once=True)
+        most = burst.metrics["capacity_concurrency"] if burst else None
+        predicted["capacity_concurrency_at_once"] = most
+    predicted["missed"] = "; ".join(sentences) if capacity.missed else None
+    return predicted
 
 
 def _versus(
@@ -186,11 +180,11 @@ def _typed(words: Sequence[str]) -> Sequence[str]:
 def _library(calibration: Path | None, home: Path) -> Library:
     """Return the packaged spaces, with the home's coefficients; prints their source."""
     path = calibration_of_home(calibration, home)
-    found = calibration_in(path)
-    if found is None:
+    coefficients = calibration_in(path)
+    if coefficients is None:
         return library_for(None)
-    say(f"the simulated node's coefficients: {path}, {found.told}")
-    return library_for(None, found.model_dump(mode="json"))
+    say(f"the simulated node's coefficients: {path}, {coefficients.told}")
+    return library_for(None, coefficients.model_dump(mode="json"))
 
 
 _INTERVALS = {
@@ -205,13 +199,14 @@ def memory_line(predicted: Mapping[str, Any]) -> str:
     margin."""
     tokens, longest = predicted["kv_cache_tokens"], predicted["longest_request_tokens"]
     margin, sigma = predicted["memory_margin_gb"], predicted["memory_margin_sigma_gb"]
-    amount = f"{abs(margin):.1f} GB per GPU {'free' if margin >= 0 else 'missing'}, ± {sigma:.1f}"
-    verdict, odds = (
-        predicted["memory_verdict"].replace("_", " "),
-        predicted["memory_fit_probability"],
+    verdict = predicted["memory_verdict"].replace("_", " ")
+    side = "free" if margin >= 0 else "missing"
+    return (
+        f"KV cache: {tokens:,} tokens per attention replica "
+        f"({predicted['kv_cache_gb']:.1f} GB per GPU); longest request: {longest:,} tokens; "
+        f"{verdict}: {abs(margin):.1f} GB per GPU {side}, ± {sigma:.1f} "
+        f"(odds of starting {100 * predicted['memory_fit_probability']:.0f} %)"
     )
-    cache = f"KV cache: {tokens:,} tokens per attention replica ({predicted['kv_cache_gb']:.1f} GB per GPU)"
-    return f"{cache}; longest request: {longest:,} tokens; {verdict}: {amount} (odds of starting {100 * odds:.0f} %)"
 
 
 def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
@@ -222,7 +217,8 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
     if failure is not None:
         yield f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip()
     else:
-        yield from _capacity(predicted) if "find_load" in predicted else ()
+        if "find_load" in predicted:
+            yield from _capacity(predicted)
         yield from _headline(predicted)
     if unread := predicted["not_simulated"]:
         yield f"not simulated: {', '.join(unread)}"
@@ -242,7 +238,7 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
 def _changes(predicted: Mapping[str, Any]) -> Iterator[str]:
     """List the version's decisions that differ from the compared version's."""
     title, changed = predicted.get("versus"), predicted.get("changed_defaults")
-    if changed is not None and not changed:
+    if changed == []:
         yield f"no default of this command line differs from {title}"
     for one in changed or ():
         yield f"  {one.get('knob') or one['flag']}: {one['from']} with {title}, {one['to']} here"
@@ -263,10 +259,10 @@ def _gain_line(predicted: Mapping[str, Any]) -> str:
 def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
     """Return the figures with an interval, and the reasons for its width."""
     for key, name in _INTERVALS.items():
-        sure = ""
+        interval = ""
         if key in predicted:
-            sure = f"  (90 % interval on a real node: {readable.interval(predicted[key])})"
-        yield f"  {name:<24}{readable.number(predicted[name]):>12}{sure}"
+            interval = f"  (90 % interval on a real node: {readable.interval(predicted[key])})"
+        yield f"  {name:<24}{readable.number(predicted[name]):>12}{interval}"
     if unmeasured := [name for name in predicted["unseen"] if not name.startswith("knob ")]:
         yield f"interval widened, never measured: {', '.join(unmeasured)}"
 
@@ -296,20 +292,23 @@ def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     from autotune.node.emulator.process import emulate as emulate_engine
 
     library = _library(options.pop("calibration"), home)
-    options["engine_version"] = _known(options["engine_version"])
-    typed = translate_typed(
-        _typed(options["engine_command"]), options["engine_version"], library, say
-    )
+    version, model_id = _known(options["engine_version"]), options["model_id"]
+    typed = translate_typed(_typed(options["engine_command"]), version, library, say)
+    command = command_of(typed)
     with suppress(RefusedCommand):
-        # What the engine's parser refuses, the emulator refuses in the engine's words.
-        know_model(command_of(typed), options["engine_version"], options["model_id"], library)
+        # Leave a refusal to the emulator, which repeats the engine's words.
+        know_model(command, version, model_id, library)
     hardware = node(options["hardware"], library)
     gpus = check_gpus(options["gpus"], hardware)
     with suppress(BadInput):
-        command, version = command_of(typed), options["engine_version"]
         known = recognise(command.argv, library).version(version)
-        model = model_of(command, library, known, options["model_id"])
+        model = model_of(command, library, known, model_id)
         if unseen := not_simulated_in(command, library, Context(model, hardware, gpus, known)):
             say(f"not simulated: {', '.join(unseen)}")
-    looked_up = {"hardware": hardware, "gpus": gpus, "engine_command": typed}
-    return emulate_engine(Emulation(**{**options, **looked_up}), library, as_json)
+    options |= {
+        "engine_command": typed,
+        "engine_version": version,
+        "hardware": hardware,
+        "gpus": gpus,
+    }
+    return emulate_engine(Emulation(**options), library, as_json)
