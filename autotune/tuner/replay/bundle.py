@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
-from pydantic import ValidationError
 
 from autotune.base.errors import BadInput, MalformedFile
 from autotune.engines.command import Configuration, Scalar
@@ -52,8 +52,7 @@ _BROKEN = (
     OSError,
     EOFError,
     ValueError,
-    KeyError,
-    IndexError,
+    LookupError,
     RuntimeError,
     OverflowError,
 )
@@ -117,30 +116,27 @@ class Bundle:
     def launches_for(self, spec: StudySpec) -> tuple[Launch, ...]:
         """Return the launches within a replay's budget; hours count if they differ from the
         bundle's."""
-        ends_s = accumulate(launch.result.seconds for launch in self.launches)
-        limit_s = (
-            float("inf") if spec.hours in (None, self.spec.hours) else 3600 * (spec.hours or 0.0)
-        )
-        fitting = sum(end_s <= limit_s for end_s in ends_s)
-        return self.launches[: min(spec.launches, fitting)]
+        fitting = self.launches[: spec.launches]
+        if spec.hours in (None, self.spec.hours):
+            return fitting
+        ends_s = accumulate(launch.result.seconds for launch in fitting)
+        return fitting[: sum(end_s <= 3600 * spec.hours for end_s in ends_s)]
 
     def agreement(self, outcome: Recommendation) -> str:
         """Report in a sentence whether a replay agrees with the study."""
         if self.recommendation is None:
             return f"study {self.spec.study} had not ended when it was bundled"
-        now, then = (one.recommended for one in (outcome, self.recommendation))
-        same = (now and (now.fingerprint, now.argv, now.env)) == (
-            then and (then.fingerprint, then.argv, then.env)
-        )
-        if same:
+        now, then = outcome.recommended, self.recommendation.recommended
+        identity = attrgetter("fingerprint", "argv", "env")
+        if (now and identity(now)) == (then and identity(then)):
             return f"the recommendation is the same as in study {self.spec.study}"
-        return f"study {self.spec.study} recommended another command: {then.command if then else 'nothing feasible'}"
+        command = then.command if then else "nothing feasible"
+        return f"study {self.spec.study} recommended another command: {command}"
 
 
 def read_bundle(path: Path, content: bytes) -> Bundle:
     """Read a bundle from its bytes; raises `MalformedFile` naming the path."""
     manifest, members = unpack(path, content)
-    made_by = f"autotune {manifest.get('autotune')}"
     try:
         rows = parse_rows(path, members[RESULTS])
         done = members.get(RECOMMENDATION)
@@ -152,7 +148,6 @@ def read_bundle(path: Path, content: bytes) -> Bundle:
             Recommendation.from_json(json.loads(done)) if done else None,
         )
     except (
-        ValidationError,
         yaml.YAMLError,
         ValueError,
         KeyError,
@@ -160,9 +155,10 @@ def read_bundle(path: Path, content: bytes) -> Bundle:
         AttributeError,
         RecursionError,
     ) as error:
-        what = "; ".join(str(error).splitlines()[:2])
+        made_by = f"autotune {manifest.get('autotune')} made it"
+        problem = "; ".join(str(error).splitlines()[:2])
         raise MalformedFile(
-            path, f"not a bundle that this version reads ({made_by} made it): {what}"
+            path, f"not a bundle that this version reads ({made_by}): {problem}"
         ) from None
     _check(bundle)
     return bundle
@@ -182,28 +178,22 @@ def _check(bundle: Bundle) -> None:
         raise MalformedFile(bundle.path, f"{CANDIDATES} has a value that is not finite")
     if not all(launch.trial.workloads for launch in bundle.launches):
         raise MalformedFile(bundle.path, f"a launch of {RESULTS} has no workload")
-    versions = {one.engine_version for one in known.items} | {
-        one.trial.engine_version for one in bundle.launches
-    }
-    if odd := [
-        version
-        for version in versions
-        if version not in ("", "unknown") and not is_version(version)
-    ]:
-        raise MalformedFile(bundle.path, f"{odd[0]!r:.40} is no version of an engine")
+    versions = {one.engine_version for one in known.items}
+    versions |= {one.trial.engine_version for one in bundle.launches}
+    for version in versions - {"", "unknown"}:
+        if not is_version(version):
+            raise MalformedFile(bundle.path, f"{version!r:.40} is no version of an engine")
 
 
 def check_measured(bundle: Bundle, spec: StudySpec) -> None:
     """Raise `BadInput` if no launch has a metric that a replay needs, for its workload."""
-    complete = [
-        launch.result.metrics for launch in bundle.launches if launch.result.failure is None
-    ]
+    results = [launch.result for launch in bundle.launches if launch.result.failure is None]
     measured: dict[str, set[str]] = {}
-    for metrics in complete:
-        for workload, row in metrics.items():
+    for result in results:
+        for workload, row in result.metrics.items():
             measured.setdefault(workload, set()).update(row)
     asked = list(spec.asked.values())
-    for number, workload in enumerate(spec.workloads if complete else ()):
+    for number, workload in enumerate(spec.workloads if results else ()):
         if workload not in measured:
             raise BadInput(
                 f"--workload {workload}: {bundle.path} has only {', '.join(sorted(measured))}"
@@ -228,13 +218,11 @@ def pack(about: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
     buffer = BytesIO()
     with ZipFile(buffer, "w") as archive:
         for name, content in {MANIFEST: json.dumps(manifest, indent=1).encode(), **members}.items():
-            # Without a date: the earliest that the format has.
+            # Write no date: the default is the earliest that the format has.
             info = ZipInfo(name)
-            info.compress_type, info.create_system, info.external_attr = (
-                ZIP_DEFLATED,
-                3,
-                0o644 << 16,
-            )
+            info.compress_type = ZIP_DEFLATED
+            info.create_system = 3
+            info.external_attr = 0o644 << 16
             archive.writestr(info, content)
     return buffer.getvalue()
 

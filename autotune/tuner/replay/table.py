@@ -15,9 +15,11 @@ import io
 import math
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +109,9 @@ class Table:
     """
 
     path: str
-    columns: tuple[str, ...]
+    columns: Sequence[str]
     rows: Sequence[Row]
-    metrics: Mapping[str, tuple[str, ...]]
+    metrics: Mapping[str, Sequence[str]]
     workload: str | None = None
     notes: tuple[str, ...] = ()
     of_study: bool = False
@@ -197,7 +199,7 @@ def parse_metric(text: str) -> int | float | None:
         value = float(text)
     except ValueError:
         return None
-    # Python also takes 1_000 for a number; nobody who writes tables does.
+    # Refuse 1_000, which only Python takes for a number.
     if "_" in text:
         return None
     return int(text) if text.isdecimal() and value < _EXACT else value
@@ -241,16 +243,15 @@ class Reader:
         if (engine, text) in self._failures:
             return self._failures[engine, text]
         head, _, message = text.partition(":")
-        kind = _KINDS.get(re.sub(r"[\s-]+", "_", head.strip().lower()))
-        if kind is not None:
-            failure = Failure(kind, message.strip() or f"The table only says {kind.value}.")
-        elif (found := failure_in(text, self._patterns.get(engine, LogPatterns(())))) is not None:
-            failure = found
+        name = re.sub(r"[\s-]+", "_", head.strip().lower())
+        if name in _KINDS:
+            failure = Failure(_KINDS[name], message.strip() or f"The table only says {name}.")
         else:
-            common = next(
-                (kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED
-            )
-            failure = Failure(common, text, text[:_EXCERPT_CHARACTERS])
+            kinds = (kind for pattern, kind in _COMMON if pattern.search(text))
+            kind = next(kinds, FailureKind.CRASHED)
+            patterns = self._patterns.get(engine, LogPatterns(()))
+            excerpt = text[:_EXCERPT_CHARACTERS]
+            failure = failure_in(text, patterns) or Failure(kind, text, excerpt)
         self._failures[engine, text] = failure
         return failure
 
@@ -262,7 +263,7 @@ class Reader:
         """Raise `MalformedFile` unless a metric's value is valid: finite, and not negative."""
         if name in FLAGS and isinstance(value, bool):
             return
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if type(value) not in (int, float):
             raise self.refuse(f"{name} is {value!r}, not a number", line)
         if not 0 <= value <= sys.float_info.max:
             raise self.refuse(f"{name} is {value}; a metric is a finite number of at least 0", line)
@@ -283,9 +284,10 @@ class Reader:
             raise self.refuse(
                 "no row has information about a configuration: no launch ran, or failed because of it"
             )
-        left = len(rows) - len(kept)
-        note = f"{left} rows are skipped: the machine failed, not the configuration"
-        return kept, (note,) if left else ()
+        if len(kept) == len(rows):
+            return kept, ()
+        skipped = f"{len(rows) - len(kept)} rows are skipped"
+        return kept, (f"{skipped}: the machine failed, not the configuration",)
 
 
 def read_csv(reader: Reader, text: str) -> Table:
@@ -295,10 +297,10 @@ def read_csv(reader: Reader, text: str) -> Table:
     for line, name in zip(lines, columns[ENGINE], strict=True):
         if not name:
             raise reader.refuse("the engine is missing", line)
-    own_names = {name: engine_name(name, reader.library) for name in set(columns[ENGINE])}
-    engines = [own_names[name] for name in columns[ENGINE]]
+    names = {name: engine_name(name, reader.library) for name in set(columns[ENGINE])}
+    engines = [names[name] for name in columns[ENGINE]]
     failures = columns.get(FAILURE, [""] * len(body))
-    knobs = tuple(name for name in columns if name not in (ENGINE, FAILURE) and not is_metric(name))
+    knobs = [name for name in columns if name not in (ENGINE, FAILURE) and not is_metric(name)]
     values = {name: _values(name, columns[name]) for name in knobs}
     reader.check_cardinality({name: set(column) for name, column in values.items()})
     if len(set(values.get("workload", []))) > 1:
@@ -306,27 +308,25 @@ def read_csv(reader: Reader, text: str) -> Table:
             "the column 'workload' has several values: figures of different loads cannot be compared. Keep the rows "
             "of one, or write one row per launch and a column per metric and workload, e.g. long:total_token_throughput"
         )
-    named: dict[str, list[str]] = {}
+    metrics: dict[str, list[str]] = {}
     measured: list[dict[str, Metrics]] = [{} for _ in body]
     for column in filter(is_metric, columns):
         workload, _, metric = column.rpartition(":")
-        named.setdefault(workload, []).append(metric)
-        for line, cell, failure, row in zip(
-            lines, columns[column], failures, measured, strict=True
-        ):
-            # An empty cell was not measured, and what failed has no metrics.
+        metrics.setdefault(workload, []).append(metric)
+        cells_of_rows = zip(lines, columns[column], failures, measured, strict=True)
+        for line, cell, failure, row in cells_of_rows:
+            # Skip an empty cell, which was not measured, and a failed row, which has no metrics.
             if cell and not failure:
                 row.setdefault(workload, {})[metric] = _figure(reader, column, cell, line)
     rows = []
     for i, line in enumerate(lines):
-        knobs_of = {name: column[i] for name, column in values.items()}
-        version = str(knobs_of.get(VERSION) or UNKNOWN)
+        settings = {name: column[i] for name, column in values.items()}
+        version = str(settings.get(VERSION) or UNKNOWN)
         failed = reader.failure(engines[i], failures[i], line) if failures[i] else None
-        rows.append(Row(line, Configuration(engines[i], knobs_of), version, failed, measured[i]))
+        rows.append(Row(line, Configuration(engines[i], settings), version, failed, measured[i]))
     kept, notes = reader.usable(rows)
-    first = next((name for name in named if name), None) if PLAIN not in named else None
-    metrics_of = {name: tuple(metrics) for name, metrics in named.items()}
-    return Table(str(reader.path), knobs, kept, metrics_of, first, notes)
+    first = None if PLAIN in metrics else next(iter(metrics), None)
+    return Table(str(reader.path), knobs, kept, metrics, first, notes)
 
 
 def _parsed(reader: Reader, text: str) -> tuple[list[str], list[int], list[list[str]]]:
@@ -401,7 +401,7 @@ def _figure(reader: Reader, column: str, text: str, line: int) -> Any:
     value = parse_value(text) if metric in FLAGS else parse_metric(text)
     if value is None:
         raise reader.refuse(f"{column} is {text!r}, not a number such as 1234.5", line)
-    # Looked at here, because it is called for each of a million cells.
+    # Look at the ordinary case here, because this is called for each of a million cells.
     if not (type(value) is float and 0.0 <= value < math.inf):
         reader.check_figure(metric, value, line)
     return value
@@ -412,46 +412,44 @@ def read_rows(reader: Reader, text: str) -> Table:
     parsed = parse_rows(reader.path, text.encode())
     if parsed.torn and not parsed.launches:
         raise parsed.torn
-    launches = enumerate(parsed.launches, start=1)
     counted = [
         (line, launch)
-        for line, launch in launches
+        for line, launch in enumerate(parsed.launches, start=1)
         if launch.result.state is not State.INVALID and launch.trial.role is not Role.SCREEN
     ]
     notes = ["the last line is incomplete and skipped"] if parsed.torn else []
-    if len(counted) < len(parsed.launches):
-        notes.append(
-            f"{len(parsed.launches) - len(counted)} rows are skipped: their measurements are invalid"
-        )
+    if skipped := len(parsed.launches) - len(counted):
+        notes.append(f"{skipped} rows are skipped: their measurements are invalid")
     rows = [_row(reader, line, launch) for line, launch in counted]
     versions = {(row.configuration.engine, row.engine_version) for row in rows}
     if len(versions) > len(dict(versions)):
-        # Rows of two versions of an engine are no repeats: the version becomes a knob.
+        # Make the version a knob, because rows of two versions of an engine are no repeats.
         rows = [
             replace(r, configuration=r.configuration.with_knobs(**{VERSION: r.engine_version}))
             for r in rows
         ]
     kept, more = reader.usable(rows)
-    values: dict[str, set[Scalar]] = {}
-    metrics: dict[str, dict[str, None]] = {}
+    values: dict[str, set[Scalar]] = defaultdict(set)
+    metrics: dict[str, dict[str, None]] = defaultdict(dict)
     for row in kept:
         for knob, value in row.configuration.knobs.items():
-            values.setdefault(knob, set()).add(value)
+            values[knob].add(value)
         for workload, measured in row.metrics.items():
-            metrics.setdefault(workload, {}).update(dict.fromkeys(measured))
+            metrics[workload].update(dict.fromkeys(filter(METRICS.__contains__, measured)))
     reader.check_cardinality(values)
     for knob, used in values.items():
         if not comparable(used):
             raise reader.refuse(f"{knob} is a number in some rows and true or false in others")
-    first = next(
-        (launch.trial.workloads[0] for _, launch in counted if launch.trial.workloads), None
-    )
-    known = {
-        workload: tuple(name for name in names if name in METRICS)
-        for workload, names in metrics.items()
-    }
+    workloads = chain.from_iterable(launch.trial.workloads for _, launch in counted)
+    known = {workload: list(names) for workload, names in metrics.items()}
     return Table(
-        str(reader.path), tuple(values), kept, known, first, (*notes, *more), of_study=True
+        str(reader.path),
+        list(values),
+        kept,
+        known,
+        next(workloads, None),
+        (*notes, *more),
+        of_study=True,
     )
 
 
@@ -468,9 +466,9 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
     for workload, measured in result.metrics.items() if result.failure is None else ():
         metrics[workload] = {name: value for name, value in measured.items() if value is not None}
         for name, value in metrics[workload].items():
-            if name in METRICS or name in FLAGS:
+            if is_metric(name):
                 reader.check_figure(name, value, line)
-        if workload == next(iter(trial.workloads), None):
+        if (workload,) == trial.workloads[:1]:
             metrics[PLAIN] = metrics[workload]
     return Row(
         line=line,
