@@ -40,7 +40,7 @@ from autotune.tuner.search import objective
 from autotune.tuner.search.budget import capacity
 from autotune.tuner.search.decide.sequential_test import percent, percents
 from autotune.tuner.search.decide.simplify import default_knobs
-from autotune.tuner.search.decide.verdict import evidence
+from autotune.tuner.search.decide.verdict import evidence, leader
 from autotune.tuner.search.history import History
 from autotune.tuner.search.nodes import contrast
 from autotune.tuner.search.priors import priors_of, sources_of
@@ -367,7 +367,7 @@ class Progress:
             label,
             f"{failed} failed" if failed else "",
         ]
-        best = best_of(history)
+        best = leader(history)
         if best is None:
             block.best = [self._best_line(launches)]
             return
@@ -426,7 +426,7 @@ class Progress:
 
     def _best_line(self, launches: Sequence[Launch]) -> str:
         history = self._history(launches)
-        best = best_of(history)
+        best = leader(history)
         if best is not None:
             return f"best {self._level(history, best)}"
         limited = history.measured and self._spec.slos
@@ -468,33 +468,23 @@ class Progress:
         return max(0, capacity(self._history(launches)) - done) * each_s if each_s else None
 
 
-def best_of(history: History) -> int | None:
-    """Return the feasible candidate with the best mean score, in the finals once they have a
-    challenger."""
-    kept = [position for position in history.by_position if history.feasible(position)]
-    final = [position for position in kept if history.scores(position, Role.FINAL)]
-    # The finals may begin with the baseline, which has not won by running alone.
-    among = final if any(position != history.candidates.baseline for position in final) else kept
-    return max(among, key=lambda position: fmean(evidence(history, position)), default=None)
-
-
 def described(history: History, tried: Configuration) -> str:
     """Name the knobs in which a configuration differs from the best so far, or from its engine's
     defaults."""
     if history.candidates.alone:
         return "the server as it runs"
-    best = best_of(history)
-    leader = None if best is None else history.candidates.items[best].configuration
-    if tried == leader:
+    position = leader(history)
+    best = None if position is None else history.candidates.items[position].configuration
+    if tried == best:
         return "repeat of the best"
     if (
-        leader is not None
+        best is not None
         and tried == history.candidates.items[history.candidates.baseline].configuration
     ):
         return "repeat of the baseline"
-    same = leader is not None and leader.engine == tried.engine
+    same = best is not None and best.engine == tried.engine
     usual: Mapping[str, Scalar] = (
-        leader.knobs if leader and same else default_knobs(history.candidates, tried.engine)
+        best.knobs if best and same else default_knobs(history.candidates, tried.engine)
     )
     changes = [
         text.short(name, value) for name, value in tried.knobs.items() if value != usual.get(name)

@@ -20,7 +20,6 @@ from autotune.outputs.progress import (
     Prediction,
     Progress,
     Running,
-    best_of,
     cost,
     cost_line,
     first_trials,
@@ -29,6 +28,7 @@ from autotune.outputs.progress import (
 from autotune.outputs.tracking.content import launch_tags
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import prepare
+from autotune.tuner.search.decide.verdict import leader
 from autotune.tuner.search.history import History
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.options import RunOptions
@@ -222,7 +222,7 @@ def test_a_final_of_the_baseline_alone_does_not_make_it_the_best() -> None:
     winner = candidates.position(small_study.WINNER.fingerprint)
     for count in range(3):
         history = History.of(spec, candidates, [*before, *finals[:count]])
-        assert best_of(history) == winner
+        assert leader(history) == winner
 
 
 def test_as_many_launches_are_shown_as_there_is_room_for() -> None:

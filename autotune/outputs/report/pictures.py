@@ -12,7 +12,8 @@ from statistics import geometric_mean
 from autotune.base import redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import CURVE, PER_GPU, PER_USER, Metrics, Rent, counts
-from autotune.tuner.search.objective import achieved, best_so_far, maximises
+from autotune.tuner.search.decide.verdict import best_so_far
+from autotune.tuner.search.objective import achieved, maximises
 from autotune.tuner.trial import Launch, Role
 
 from . import StudyRecord, tables, text, words

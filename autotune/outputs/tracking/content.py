@@ -15,9 +15,9 @@ from autotune.base import redact
 from autotune.load.metrics.table import CURVE, PER_USER, Metrics, counts, shown_in
 from autotune.outputs.report.outcome import SHOWN
 from autotune.outputs.report.render import PICTURES
+from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import (
     achieved,
-    best_so_far,
     maximises,
     on_workloads,
     score,
@@ -125,7 +125,8 @@ def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
     values = [(number, achieved(spec, launch)) for number, launch in by_number.items()]
     rows = [("launch_objective", number, value) for number, value in values if value is not None]
     rows += [
-        ("best_so_far", number, value) for number, value in best_so_far(spec, by_number.values())
+        ("best_so_far", number, value)
+        for number, value in best_so_far(spec, list(by_number.values()))
     ]
     return [
         Point(name, value, number, span_ms(by_number[number])[1]) for name, number, value in rows

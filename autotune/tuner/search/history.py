@@ -19,7 +19,7 @@ from functools import cached_property
 from scipy.special import ndtri
 
 from autotune.base.evidence import Evidence
-from autotune.engines.enumeration import CandidateSet
+from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.load.metrics.table import PROMPTS
@@ -148,6 +148,23 @@ class History:
     adjusted_by: Mapping[str, NodeOffset] | None = None
     one_at_a_time: str = ""
     screened: tuple[Entry, ...] = ()
+
+    @classmethod
+    def of_launched(cls, spec: StudySpec, launches: Sequence[Launch]) -> History:
+        """Read launches where the other candidates are not known: a report's, or a tracker's."""
+        by_fingerprint = {
+            launch.trial.configuration.fingerprint: Candidate(
+                launch.trial.configuration, launch.trial.engine_version
+            )
+            for launch in launches
+        }
+        baselines = [
+            list(by_fingerprint).index(launch.trial.configuration.fingerprint)
+            for launch in launches
+            if launch.trial.role is Role.BASELINE
+        ]
+        items = list(by_fingerprint.values())
+        return cls.of(spec, CandidateSet(items, next(iter(baselines), 0)), launches)
 
     @classmethod
     def of(
@@ -479,9 +496,11 @@ class History:
     def keeps_slos(self, position: int, *roles: Role) -> bool:
         """Return whether a candidate meets every SLO on average over its `evidence`."""
         chosen = self.evidence(position, *roles)
-        return bool(chosen) and all(
-            _mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos
-        )
+        return bool(chosen) and self.within_limits(chosen)
+
+    def within_limits(self, entries: Sequence[Entry]) -> bool:
+        """Return whether launches meet every SLO on average."""
+        return all(_mean_violation(entries, str(slo)) <= 0 for slo in self.spec.slos)
 
     def feasible(self, position: int, *roles: Role) -> bool:
         """Return whether it was measured, never failed, may be recommended, and is within every

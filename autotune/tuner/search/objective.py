@@ -8,9 +8,7 @@ mean of the gains, so that no workload counts for more because its figures are l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
-from statistics import fmean, geometric_mean
 
 from autotune.load.metrics.formulas import without_capacity
 from autotune.load.metrics.table import CURVE, GOODPUT, METRICS, Metrics, check_metric, counts
@@ -150,35 +148,6 @@ def achieved(spec: StudySpec, launch: Launch) -> float | None:
         return None if mean is None else value_of(spec.objective, mean)
     number = value(launch, spec.objective, next(iter(shares)))
     return number if number or (number is not None and spec.objective == GOODPUT) else None
-
-
-def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, float]]:
-    """Return the number of each launch with an objective within the limits, and the best
-    configuration's mean after it.
-
-    The means are those of the verdict: fresh launches replace those of the search, which may have
-    been lucky, and once a challenger has some, what was launched by the search alone is compared no
-    more. The launches are by number.
-    """
-    better = max if maximises(spec.objective) else min
-    searched: dict[str, list[float]] = {}
-    fresh: dict[str, list[float]] = {}
-    base, reached = "", list[tuple[int, float]]()
-    for launch in launches:
-        value, beyond, trial = achieved(spec, launch), violations(spec, launch), launch.trial
-        name = trial.configuration.fingerprint
-        base = name if trial.role is Role.BASELINE else base
-        # A metric that is missing breaks its SLO.
-        if value is None or any(beyond.get(str(slo), 1.0) > 0 for slo in spec.slos):
-            continue
-        group = fresh if trial.role in spec.judged_by else searched
-        group.setdefault(name, []).append(value)
-        compared = fresh if fresh.keys() - {base} else {**searched, **fresh}
-        means = [
-            geometric_mean(v) if len(v) > 1 and min(v) > 0 else fmean(v) for v in compared.values()
-        ]
-        reached.append((trial.number, better(means)))
-    return reached
 
 
 def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:

@@ -19,6 +19,7 @@ from autotune.tuner.backends import Checked
 from autotune.tuner.recommend import recommend
 from autotune.tuner.replay.table import read_table
 from autotune.tuner.search import objective
+from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import History
@@ -90,7 +91,7 @@ def test_a_study_ranks_by_random_weights_and_recommends_by_real_ones(tmp_path: P
     ]
     assert any(x.trial.role is not Role.SCREEN for x in chosen)
     assert all(objective.achieved(spec, x) is None for x in cheap(launches))
-    reached = max(value for _, value in objective.best_so_far(spec, launches))
+    reached = max(value for _, value in best_so_far(spec, launches))
     assert reached < 1.1 * best_of(GRID, ridge)
     assert outcome.study_cost is not None
     hours = outcome.study_cost.node_hours_by_fidelity

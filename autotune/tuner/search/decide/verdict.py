@@ -10,6 +10,7 @@ gain. A shorter command that its fresh launches do not show to be worse takes th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.engines.command import Configuration
@@ -17,7 +18,10 @@ from autotune.engines.enumeration import CandidateSet
 from autotune.tuner.search.decide import finals, simplify
 from autotune.tuner.search.history import History
 from autotune.tuner.search.nodes import contrast
+from autotune.tuner.search.objective import value_of
 from autotune.tuner.study.recommendation import Verdict
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch
 
 from .sequential_test import Look, Outcome, Spread, estimate, mean, outcome, percents
 
@@ -66,6 +70,35 @@ def evidence(history: History, position: int) -> list[float]:
         for e in history.evidence(position, *history.fresh_roles(position))
         if e.score is not None
     ]
+
+
+def leader(history: History) -> int | None:
+    """Return the feasible candidate with the best mean score; None while there is none.
+
+    Fresh launches replace those of the search, which may have been lucky: once a challenger has
+    some, a candidate without any is compared no more.
+    """
+    kept = [position for position in history.by_position if history.feasible(position)]
+    fresh = [p for p in kept if history.scores(p, *history.fresh_roles(p))]
+    # The finals may begin with the baseline, which has not won by running alone.
+    among = fresh if any(p != history.candidates.baseline for p in fresh) else kept
+    return max(among, key=lambda position: mean(evidence(history, position)), default=None)
+
+
+def best_so_far(spec: StudySpec, launches: Sequence[Launch]) -> list[tuple[int, float]]:
+    """Return the number of each launch with an objective within the limits, and the leader's mean
+    after it."""
+    reached = list[tuple[int, float]]()
+    if not launches:
+        return reached
+    history = History.of_launched(spec, launches)
+    for count, entry in enumerate(history, start=1):
+        before = history.upto(count)
+        best = leader(before)
+        if best is not None and entry.measured and history.within_limits([entry]):
+            score = mean(evidence(before, best))
+            reached.append((entry.number, value_of(spec.objective, score)))
+    return reached
 
 
 def judge(history: History) -> Judgement:
