@@ -14,8 +14,8 @@ Three kinds of outcome are kept apart:
 * what the user has to put right (a program that is not there, a folder that cannot be written, a
   URL that does not answer, a model that is not served) raises `BadInput`, before anything was
   started;
-* a server that cannot be ended, or whose port stays taken, is in `StopReport`, with
-  `StopReport.failure` of kind ``infrastructure``: it says nothing about the configuration.
+* a server that cannot be ended, or whose port stays taken, is in `StopReport.problem`: it says
+  nothing about the configuration.
 
 The watchdog's process imports this module, so it imports nothing that takes time.
 """
@@ -23,8 +23,6 @@ The watchdog's process imports this module, so it imports nothing that takes tim
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from autotune.engines.failure import Failure, FailureKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +72,8 @@ class StopReport:
             f"{self.seconds:.0f} s. State D is a process held by the GPU driver: reset the GPU or restart the node."
         )
 
-    def failure(self) -> Failure | None:
-        """Return survivors or a taken port as an infrastructure failure; None for neither."""
-        if self.survivors:
-            return Failure(FailureKind.INFRASTRUCTURE, self.left_behind())
-        if not self.port_free:
-            return Failure(
-                FailureKind.INFRASTRUCTURE,
-                "The server is gone, but another process holds its port.",
-            )
-        return None
+    def problem(self) -> str:
+        """Describe survivors or a taken port, in a sentence; empty for neither."""
+        if self.survivors or self.port_free:
+            return self.left_behind()
+        return "The server is gone, but another process holds its port."

@@ -22,10 +22,12 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 """Environment variables that select a machine's GPUs; the first one that is set applies."""
 
 
-def visible(environment: Mapping[str, str] = os.environ) -> tuple[str, list[str]] | None:
+def visible() -> tuple[str, list[str]] | None:
     """Return the variable that selects the GPUs, and its words; None if none is set."""
-    name = next((name for name in VISIBLE if environment.get(name)), None)
-    return None if name is None else (name, [word.strip() for word in environment[name].split(",")])
+    for name in VISIBLE:
+        if words := os.environ.get(name):
+            return name, [word.strip() for word in words.split(",")]
+    return None
 
 
 _RESETS = {"nvidia": "nvidia-smi --gpu-reset -i {index}", "amd": "rocm-smi --gpureset -d {index}"}

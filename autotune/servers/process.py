@@ -131,7 +131,7 @@ class WatchdogClient:
         rest = end(members.alive, timeouts.terminate_s, timeouts.kill_s)
         if self.ended is not None:
             return replace(rest, signals=(*self.ended.signals, *rest.signals))
-        finish_log(Path(self._request.log), self._request.secrets, self._request.log_offset)
+        finish_log(self._request)
         remove_temporary(self._request)
         return rest
 
@@ -269,13 +269,28 @@ class ProcessLauncher:
     ports: Sequence[int] | None = None
     server: ClassVar[type[ProcessServer]] = ProcessServer
 
-    def launch(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
+    def launch(self, command: Command, folder: Path, card: EngineCard) -> Server:
         """Start the server of a command, as a person would type it, in a folder with its log; its
-        address is replaced.
+        address is replaced. Of several servers the further ones get ``server-1`` … in it.
 
-        Returns as soon as its process runs. Raises `BadInput`: the program is not there, or the
-        folder cannot be written.
+        Returns as soon as their processes run. Raises `BadInput`, with all servers ended: the
+        program is not there, or the folder cannot be written.
         """
+        if not command.servers:
+            return self._launch_one(command, folder, card)
+        servers: list[Server] = []
+        try:
+            for number, own in enumerate(command.servers):
+                one = replace(command, env={**command.env, **among_visible(own)})
+                place = folder / f"server-{number}" if number else folder
+                servers.append(self._launch_one(one, place, card))
+        except BaseException:
+            if servers:
+                Replicas(servers).stop()
+            raise
+        return Replicas(servers)
+
+    def _launch_one(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
         command, secrets = resolve_references(command, os.environ)
         folder = folder.absolute()
         marker = uuid.uuid4().hex
@@ -325,37 +340,17 @@ class ProcessLauncher:
         return [], [program, *absolute_paths(command.argv[1:], command.files)], environment
 
 
-def launch_replicas(
-    launcher: ProcessLauncher, command: Command, folder: Path, card: EngineCard
-) -> Replicas:
-    """Start a command's servers, the further ones in ``server-1`` …; raises as `launch`, with all
-    servers ended."""
-    servers: list[Server] = []
-    try:
-        for number, own in enumerate(command.servers):
-            one = replace(command, env={**command.env, **among_visible(own)}, servers=())
-            servers.append(
-                launcher.launch(one, folder / f"server-{number}" if number else folder, card)
-            )
-    except BaseException:
-        if servers:
-            Replicas(servers).stop()
-        raise
-    return Replicas(servers)
-
-
-def among_visible(
-    own: Mapping[str, str], environment: Mapping[str, str] = os.environ
-) -> dict[str, str]:
+def among_visible(own: Mapping[str, str]) -> dict[str, str]:
     """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only
     some of them."""
-    chosen = visible(environment)
+    chosen = visible()
     if chosen is None or not own:
         return dict(own)
     (variable, seen), (numbers,) = chosen, own.values()
     places = [int(number) for number in numbers.split(",")]
     if max(places) >= len(seen):
         raise BadInput(
-            f"{variable}={environment[variable]} shows {len(seen)} GPUs, but GPU {max(places)} is needed"
+            f"{variable}={os.environ[variable]} shows {len(seen)} GPUs, "
+            f"but GPU {max(places)} is needed"
         )
     return {variable: ",".join(seen[place] for place in places)}

@@ -74,7 +74,7 @@ class Server(ABC):
         server."""
         return ()
 
-    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
+    def wait_ready(self, timeouts: StartupTimeouts) -> Failure | None:
         """Wait until the server answers its health check and has generated a token; None on
         success."""
         return wait_all([self], timeouts)
@@ -178,11 +178,9 @@ class Clock:
 
     def left_s(self) -> float:
         """Return the time limit of an answer, at least a moment."""
-        total, silence = (
-            self._began + self._timeouts.total_s,
-            self._last_progress + self._timeouts.silence_s,
-        )
-        return max(0.1, min(total, silence) - time.monotonic())
+        total_ends = self._began + self._timeouts.total_s
+        silence_ends = self._last_progress + self._timeouts.silence_s
+        return max(0.1, min(total_ends, silence_ends) - time.monotonic())
 
 
 def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | None:
@@ -190,23 +188,25 @@ def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | 
     pause_s = _POLL_S[0]
     with ExitStack() as stack:
         starting = [
-            (one, stack.enter_context(one.client()), Clock(timeouts, one.progress()))
-            for one in servers
+            (server, stack.enter_context(server.client()), Clock(timeouts, server.progress()))
+            for server in servers
         ]
         while True:
-            failed = [
-                (one, why) for one, client, clock in starting if (why := one.look(client, clock))
+            failures = [
+                masked(failure, server.secrets)
+                for server, client, clock in starting
+                if (failure := server.look(client, clock))
             ]
-            waiting = [one for one in servers if not one.generated]
-            if failed or not waiting:
+            waiting = [server for server in servers if not server.generated]
+            if failures or not waiting:
                 break
             waiting[0].pause(pause_s)
             pause_s = min(2 * pause_s, _POLL_S[1])
     # A first process that ended while its children answered is no server that can be relied on.
-    failed = failed or [(one, why) for one in servers if (why := one.ended())]
-    for one in servers:
-        one.served = not failed
-    return masked(failed[0][1], failed[0][0].secrets) if failed else None
+    failures = failures or [failure for server in servers if (failure := server.ended())]
+    for server in servers:
+        server.served = not failures
+    return next(iter(failures), None)
 
 
 class Replicas(Server):
@@ -227,7 +227,7 @@ class Replicas(Server):
     def pids(self) -> tuple[int, ...]:
         return tuple(pid for server in self._servers for pid in server.pids)
 
-    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
+    def wait_ready(self, timeouts: StartupTimeouts) -> Failure | None:
         failure = wait_all(self._servers, timeouts)
         self.model = self._servers[0].model
         return failure
@@ -266,8 +266,9 @@ def connect(url: str, names: Sequence[str], api_key: str | None = None) -> Exter
         name, root = client.served_as(names)
         server = ExternalServer(target, name)
         server.root, server.emulated, server.owner = root, client.emulated(), client.owner()
-        told = client.get_json("/version")
-        server.version = str(told.get("version", "")) if isinstance(told, dict) else ""
+        answer = client.get_json("/version")
+        if isinstance(answer, dict):
+            server.version = str(answer.get("version", ""))
     return server
 
 
@@ -285,18 +286,12 @@ class ExternalServer(Server):
     health = PATHS[0]
 
     def __init__(self, target: Target, model: str) -> None:
-        self.url, self.model, self.api_key, self.title = (
-            target.url,
-            model,
-            target.api_key,
-            target.url,
-        )
-        self.secrets = frozenset() if target.api_key is None else frozenset({target.api_key})
+        self.url = self.title = target.url
+        self.model, self.api_key = model, target.api_key
+        if target.api_key is not None:
+            self.secrets = frozenset({target.api_key})
 
-    def wait_ready(
-        self,
-        timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0),  # noqa: B008
-    ) -> Failure | None:
+    def wait_ready(self, timeouts: StartupTimeouts) -> Failure | None:
         """Wait as `Server` does; without a log the shorter timeout applies."""
         return super().wait_ready(
             StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf)

@@ -139,7 +139,7 @@ class Watchdog:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        finish_log(Path(self._request.log), self._request.secrets, self._request.log_offset)
+        finish_log(self._request)
         _tell(ended=asdict(report))
 
     def _end(self) -> StopReport:
@@ -280,11 +280,12 @@ def append_line(log: Path, line: str) -> None:
         file.write(("" if is_complete else "\n").encode() + line.encode(errors="replace") + b"\n")
 
 
-def finish_log(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
-    """Cut a log that is no longer written if it is too long, and mask the secrets in it from
-    `offset` on."""
-    cut_middle(path, offset)
-    mask_file(path, secrets, offset)
+def finish_log(request: Request) -> None:
+    """Cut a log that is no longer written if it is too long, and mask the secrets in this launch's
+    part of it."""
+    path = Path(request.log)
+    cut_middle(path, request.log_offset)
+    mask_file(path, request.secrets, request.log_offset)
 
 
 def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:

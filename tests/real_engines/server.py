@@ -60,4 +60,4 @@ def serving(model: Path, folder: Path, *options: str) -> Iterator[Server]:
         failure = server.wait_ready(PATIENT)
         assert failure is None, failure
         yield server
-    assert server.stop().failure() is None
+    assert server.stop().problem() == ""

@@ -42,7 +42,7 @@ def port_of(server: Server) -> int:
 
 
 def assert_gone(server: Server, token: str) -> None:
-    assert server.stop().failure() is None
+    assert server.stop().problem() == ""
     assert alive_with(token) == []
     assert is_free(port_of(server))
 
@@ -58,7 +58,7 @@ def test_a_good_server_serves_and_ends(tmp_path: Path, token: str) -> None:
             assert answer.status == 200
     report = server.stop()
     assert report.signals == ("SIGTERM",)
-    assert report.failure() is None
+    assert report.problem() == ""
     assert server.failure() is None
     assert "loading shard 1" in (tmp_path / "trial" / "server.log").read_text()
     assert_gone(server, token)
@@ -238,9 +238,7 @@ def test_a_port_that_stays_taken_is_reported(tmp_path: Path, token: str) -> None
         stranger.listen()
         report = server.stop()
     assert not report.port_free
-    problem = report.failure()
-    assert problem is not None
-    assert problem.kind is FailureKind.INFRASTRUCTURE
+    assert report.problem() == "The server is gone, but another process holds its port."
     assert alive_with(token) == []
 
 

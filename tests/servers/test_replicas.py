@@ -15,7 +15,8 @@ from autotune.engines.command import Command
 from autotune.engines.failure import Failure
 from autotune.servers import StartupTimeouts, StopReport
 from autotune.servers.ports import is_free
-from autotune.servers.process import ProcessLauncher, among_visible, launch_replicas
+from autotune.servers.preflight import VISIBLE
+from autotune.servers.process import ProcessLauncher, among_visible
 from autotune.servers.server import Replicas, Server
 from tests.processes import until
 from tests.servers.settings import CARD, GRACE, PATIENT, alive_with, stand_in
@@ -30,7 +31,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def several(folder: Path, count: int, command: Command) -> Server:
     servers = tuple({"CUDA_VISIBLE_DEVICES": str(i)} for i in range(count))
-    return launch_replicas(ProcessLauncher(GRACE), replace(command, servers=servers), folder, CARD)
+    return ProcessLauncher(GRACE).launch(replace(command, servers=servers), folder, CARD)
 
 
 def test_all_serve_on_their_own_ports_and_gpus_and_all_end(tmp_path: Path, token: str) -> None:
@@ -50,7 +51,7 @@ def test_all_serve_on_their_own_ports_and_gpus_and_all_end(tmp_path: Path, token
         }
         assert gpus == {f"CUDA_VISIBLE_DEVICES={i}".encode() for i in range(3)}
     report = server.stop()
-    assert (report.failure(), report.survivors, alive_with(token)) == (None, (), [])
+    assert (report.problem(), report.survivors, alive_with(token)) == ("", (), [])
     assert all(map(is_free, ports))
     assert [
         (tmp_path / name).exists()
@@ -111,18 +112,20 @@ class Ended(Server):
 def test_a_port_that_one_of_several_leaves_taken_is_told(free: tuple[bool, bool]) -> None:
     report = Replicas([Ended(port_free) for port_free in free]).stop()
     assert report.port_free == (free == (True, True))
-    assert (report.failure() is None) == report.port_free
+    assert (report.problem() == "") == report.port_free
 
 
-def test_gpus_are_counted_among_those_that_may_be_seen() -> None:
+def test_gpus_are_counted_among_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VISIBLE:
+        monkeypatch.delenv(name, raising=False)
     own = {"CUDA_VISIBLE_DEVICES": "2,3"}
-    assert among_visible(own, {}) == own
-    assert among_visible(own, {"CUDA_VISIBLE_DEVICES": "4, 5, 6, 7"}) == {
-        "CUDA_VISIBLE_DEVICES": "6,7"
-    }
-    assert among_visible(own, {"ROCR_VISIBLE_DEVICES": "a,b,c,d"}) == {
-        "ROCR_VISIBLE_DEVICES": "c,d"
-    }
-    assert among_visible({}, {"CUDA_VISIBLE_DEVICES": "4"}) == {}
+    assert among_visible(own) == own
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "a,b,c,d")
+    assert among_visible(own) == {"ROCR_VISIBLE_DEVICES": "c,d"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 5, 6, 7")
+    assert among_visible(own) == {"CUDA_VISIBLE_DEVICES": "6,7"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    assert among_visible({}) == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(BadInput, match="GPU 3 is needed"):
-        among_visible(own, {"CUDA_VISIBLE_DEVICES": "0,1"})
+        among_visible(own)

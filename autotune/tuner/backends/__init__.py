@@ -16,10 +16,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from autotune.engines.library import Library, packaged
 from autotune.engines.schema import EngineCard
 from autotune.load.capacity.judge import LOOKS
 from autotune.load.metrics.formulas import without_capacity
-from autotune.load.metrics.table import CURVE, GOODPUT, METRICS, Metrics
+from autotune.load.metrics.table import GOODPUT, METRICS, Metrics
 from autotune.load.workloads import load_workload
 from autotune.tuner.study.loads import check_free
 from autotune.tuner.study.options import RunOptions, VerifyOptions
@@ -60,17 +61,8 @@ PHASES = ("launch", "ready", "warmup", "load", "stop")
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
 
 
-class Evaluator(Protocol):
-    """Evaluate trials; a picklable callable."""
-
-    @property
-    def evidence(self) -> Evidence:
-        """Source of its numbers."""
-        ...
-
-    def __call__(self, trial: Trial) -> TrialResult:
-        """Launch, load, stop. A configuration that cannot run gives a result, not an exception."""
-        ...
+Evaluator = Callable[[Trial], TrialResult]
+"""Launch, load, stop. A configuration that cannot run gives a result, not an exception."""
 
 
 @dataclass(frozen=True)
@@ -180,25 +172,23 @@ class Backend(ABC):
         version: str,
         drafted: Scalar,
         library: Library,
-        cheap: bool = False,
+        random_weights: bool = False,
     ) -> Speculation | None:
         """Return the acceptance that a launch forces on its engine; None without drafts.
 
         Of drafts on random tokens next to none is right. There the engine is made to accept what
         the model does on text, where its version can be; not where answers are checked, as they are
-        wrong then. Drafts of a `cheap` server, with random weights, are right next to never,
-        whatever the prompts.
+        wrong then. Drafts of a server with `random_weights` are right next to never, whatever
+        the prompts.
         """
         if not isinstance(drafted, int) or drafted < 1:
             return None
         random = not load_workload(spec.workloads[0], library).has_text
         stated = round(spec.model.acceptance.length(drafted), 2)
-        switch = kind.switch(version) if cheap or (random and not spec.reference_checks) else None
-        forced = (
-            float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted))
-            if switch
-            else None
-        )
+        forced: float | None = None
+        forceable = random_weights or (random and not spec.reference_checks)
+        if forceable and (switch := kind.switch(version)):
+            forced = float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted))
         return Speculation(drafted, stated, spec.model.acceptance.source, random, forced)
 
     def forcing(
@@ -206,23 +196,18 @@ class Backend(ABC):
     ) -> tuple[Trial, Speculation | None]:
         """Return a trial as launched, and its forced acceptance; no other command has the
         switches."""
-        knobs, version = trial.configuration.knobs, trial.engine_version
-        cheap = trial.role is Role.SCREEN
-        asked = self.speculation(
-            spec, kind, version, knobs.get("speculative_tokens"), library, cheap
-        )
-        command = trial.command
-        if asked is not None and asked.forced is not None:
-            command = kind.forcing(command, version, asked.forced)
-        if cheap:
-            command = kind.with_random_weights(
-                command, Context(spec.model, spec.hardware, spec.gpus, version)
-            )
-        if command is trial.command:
-            return trial, asked
-        return replace(
-            trial, command=self.place(replace(command, container=()), kind.card, spec)
-        ), asked
+        version, command = trial.engine_version, trial.command
+        random_weights = trial.role is Role.SCREEN
+        drafted = trial.configuration.knobs.get("speculative_tokens")
+        speculation = self.speculation(spec, kind, version, drafted, library, random_weights)
+        if speculation is not None and speculation.forced is not None:
+            command = kind.forcing(command, version, speculation.forced)
+        if random_weights:
+            command = kind.with_random_weights(command, spec.context(version))
+        if command is not trial.command:
+            command = self.place(replace(command, container=()), kind.card, spec)
+            trial = replace(trial, command=command)
+        return trial, speculation
 
     # The question: from options to a specification.
 
@@ -346,11 +331,16 @@ def evaluator_for(
     return backend_of(spec).evaluator(spec, library, folder, notify)
 
 
-def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
+def timestamp() -> str:
+    """Return the present time as rows have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def noise_factor(spec: StudySpec, trial: Trial) -> float:
     """Draw a log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
     fingerprint = int(trial.configuration.fingerprint, 16)
-    generator = np.random.default_rng([seed, fingerprint, trial.launch_index])
-    return math.exp(sigma * float(generator.standard_normal()))
+    generator = np.random.default_rng([spec.seed, fingerprint, trial.launch_index])
+    return math.exp(spec.noise * float(generator.standard_normal()))
 
 
 def missing_files(kind: Engine, name: str, folders: Sequence[str]) -> str | None:
@@ -396,32 +386,24 @@ class Checked:
     evaluator: Evaluator
     spec: StudySpec
 
-    @property
-    def evidence(self) -> Evidence:
-        """Return the evaluator's evidence."""
-        return self.evaluator.evidence
-
     def __call__(self, trial: Trial) -> TrialResult:
         """Evaluate as `Evaluator`."""
-        result, ranks = self.evaluator(trial), trial.role is Role.SCREEN
-        # A recorded launch has them apart already.
-        given = result.ranking or result.metrics
+        result = self.evaluator(trial)
+        # A recorded launch has its ranking apart already.
         metrics = {
-            name: self.spec.derived(found, trial.configuration) for name, found in given.items()
+            name: self.spec.derived(measured, trial.configuration)
+            for name, measured in (result.ranking or result.metrics).items()
         }
-        problem = (
-            next(self._problems(trial, metrics), None) if result.state is State.COMPLETE else None
-        )
-        metrics = {
-            name: _plain(_without_impossible(measured)) for name, measured in metrics.items()
-        }
+        checked = {name: _as_json(measured) for name, measured in metrics.items()}
+        ranks = trial.role is Role.SCREEN
         result = replace(
             result,
-            metrics={} if ranks else metrics,
-            ranking=metrics if ranks else {},
+            metrics={} if ranks else checked,
+            ranking=checked if ranks else {},
             times_s={name: float(s) for name, s in result.times_s.items() if _is_possible(s)},
         )
-        if problem is None:
+        problem = next(self._problems(trial, metrics), None)
+        if problem is None or result.state is not State.COMPLETE:
             return result
         message = f"{problem}. The measurement says nothing about the configuration."
         return replace(
@@ -433,20 +415,21 @@ class Checked:
         objective = self.spec.objective
         goals = {trial.workloads[0], *self.spec.weights}
         for name in (name for name in trial.workloads if name in goals):
-            measured = metrics.get(name)
-            value = (measured or {}).get(objective)
-            if self.spec.load_key and without_capacity(measured or {}):
-                continue  # It was measured, and found too slow for any load.
-            if measured is None:
+            if name not in metrics:
                 yield f"{name}: not measured, although the launch is reported as complete"
-            elif value is None:
+                continue
+            measured = metrics[name]
+            value = measured.get(objective)
+            if self.spec.load_key and without_capacity(measured):
+                continue  # It was measured, and found too slow for any load.
+            if value is None:
                 yield f"{name}: its metrics lack the objective, {objective}"
             elif not _is_possible(value):
                 yield f"{name}: {objective} is {_impossible(value)}"
             elif not value > 0 and not (objective == GOODPUT and measured.get("duration")):
-                more = METRICS[objective].maximise
-                kind = "nothing was counted" if more else "it was not timed"
-                yield f"{name}: {objective} is 0: {kind}"
+                maximised = METRICS[objective].maximise
+                why = "nothing was counted" if maximised else "it was not timed"
+                yield f"{name}: {objective} is 0: {why}"
         for name, measured in metrics.items():
             for metric, value in measured.items():
                 if metric in METRICS and value is not None and not _is_possible(value):
@@ -462,20 +445,9 @@ def _impossible(value: object) -> str:
     return f"{str(value)[:40]}; a finite number of at least 0 was expected"
 
 
-def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:
-    kept = {
-        m: v
-        for m, v in metrics.items()
-        if m not in METRICS or not isinstance(v, Real) or _is_possible(v)
-    }
-    if isinstance(rows := kept.get(CURVE), list):
-        kept[CURVE] = [_without_impossible(row) for row in rows]
-    return kept
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to JSON's types, numbers of any library to Python's; `_NOT_JSON` for other
-    values."""
+def _as_json(value: Any) -> Any:
+    """Convert a value to JSON's types, without impossible figures, and numbers of any library to
+    Python's; `_NOT_JSON` for other values."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Integral):
@@ -483,11 +455,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else _NOT_JSON
     if isinstance(value, Mapping):
+        converted = {str(name): _as_json(one) for name, one in value.items()}
         return {
-            str(name): one
-            for name, one in ((k, _plain(v)) for k, v in value.items())
+            name: one
+            for name, one in converted.items()
             if one is not _NOT_JSON
+            and (name not in METRICS or not isinstance(one, int | float) or _is_possible(one))
         }
     if isinstance(value, list | tuple):
-        return [None if one is _NOT_JSON else one for one in map(_plain, value)]
+        return [None if one is _NOT_JSON else one for one in map(_as_json, value)]
     return _NOT_JSON

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 from autotune.base.errors import BadInput, MalformedFile, UnknownName
@@ -32,7 +31,14 @@ from autotune.engines.space import EngineSpace
 from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, scaled
 from autotune.load.workloads import load_workload
 from autotune.node.unread import unseen, with_unread
-from autotune.tuner.backends import PHASES, Backend, Evaluator, OwnCandidates, noise_factor
+from autotune.tuner.backends import (
+    PHASES,
+    Backend,
+    Evaluator,
+    OwnCandidates,
+    noise_factor,
+    timestamp,
+)
 from autotune.tuner.replay.bundle import BEGINNING, Bundle, check_measured, read_bundle
 from autotune.tuner.replay.table import (
     ENGINE,
@@ -93,7 +99,40 @@ class RecordedTable(Backend):
     def evaluator(
         self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
     ) -> Evaluator:
-        return Replayed(self, spec, library)
+        return partial(self.answer, spec, library)
+
+    def answer(self, spec: StudySpec, library: Library, trial: Trial) -> TrialResult:
+        """Answer a launch from the rows; raises `BadInput` if the file has changed.
+
+        The launches of a configuration take its rows in turn: launch ``k`` gets row ``k`` modulo
+        their number. A workload that this row lacks is taken from the next row that has it.
+        """
+        started_at = timestamp()
+        table = self.table(spec.table_sha256, library)
+        repeats = table.repeats[table.key(trial.configuration)]
+        first = trial.launch_index % len(repeats)
+        in_turn = [*repeats[first:], *repeats[:first]]
+        row = in_turn[0]
+        metrics: dict[str, Metrics] = {}
+        factor = noise_factor(spec, trial)
+        for name in trial.workloads if row.failure is None else ():
+            key = table.key_of_workload(name, objective=name == spec.workloads[0])
+            if key is None:
+                continue
+            measured = next((one.metrics[key] for one in in_turn if key in one.metrics), None)
+            if measured is not None:
+                metrics[name] = scaled(measured, factor) if spec.noise else dict(measured)
+        return TrialResult(
+            state=State.COMPLETE if row.failure is None else State.FAILED,
+            evidence=self.evidence,
+            evidence_of=row.evidence,
+            failure=row.failure,
+            metrics=metrics,
+            times_s=dict.fromkeys(PHASES, 0.0) | dict(row.times_s),
+            gpus=spec.gpus,
+            node=f"replayed-{spec.hardware.name}",
+            started_at=started_at,
+        )
 
     def table(self, sha256: str | None, library: Library) -> Table:
         """Read the table; raises `BadInput` for a changed file."""
@@ -102,8 +141,8 @@ class RecordedTable(Backend):
         return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")))
 
     def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec:
-        if given := options.needing("launch"):
-            raise BadInput(f"{' and '.join(given)}: a replay launches nothing; remove the option")
+        if refused := options.needing("launch"):
+            raise BadInput(f"{' and '.join(refused)}: a replay launches nothing; remove the option")
         sha256 = digest(self.path)
         table = self.table(sha256, library)
         engines = [engine_name(text, library) for text in options.engines] or list(table.engines)
@@ -111,34 +150,40 @@ class RecordedTable(Backend):
             if name not in table.engines:
                 raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
         workloads = spec.workloads or (table.workload or "sharegpt",)
-        asked = {
+        of_table = {
             "table_sha256": sha256,
             "engines": tuple(
                 EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)
             ),
             "workloads": workloads,
-            "pins": dict(setting(table, text, "--set", library) for text in options.pins),
-            "notes": (*_notes(options, table, workloads[0]), *_words(table, library)),
+            "pins": dict(parse_setting(table, text, "--set", library) for text in options.pins),
+            "notes": (
+                *_describe_table(options, table, workloads[0]),
+                *_translated_values(table, library),
+            ),
         }
-        return spec.model_copy(update=asked)
+        return spec.model_copy(update=of_table)
 
     def measurable(
         self, spec: StudySpec, rungs: tuple[int, ...], library: Library
     ) -> tuple[tuple[int, ...], Sequence[str]]:
         table = self.table(spec.table_sha256, library)
-        curves = (
-            measured.get(CURVE, ()) for row in table.rows for measured in row.metrics.values()
-        )
+        curves = (metrics.get(CURVE, ()) for row in table.rows for metrics in row.metrics.values())
         loads = {point.get("concurrency") for curve in curves for point in curve}
-        there = tuple(rung for rung in rungs if rung in loads)
-        if not there:
-            right = "a study's results.jsonl has the curves of its finals, and a CSV has none"
+        measured = tuple(rung for rung in rungs if rung in loads)
+        if not measured:
             raise BadInput(
-                f"no launch in {table.path} was measured at concurrency {_listed(rungs)}; {right}"
+                f"no launch in {table.path} was measured at concurrency {_listed(rungs)}; "
+                "a study's results.jsonl has the curves of its finals, and a CSV has none"
             )
+        if measured == rungs:
+            return rungs, []
         missing = [rung for rung in rungs if rung not in loads]
-        told = f"{table.path}: no row is of concurrency {_listed(missing)}; its curves are of {_listed(there)}"
-        return there, [told] if missing else []
+        note = (
+            f"{table.path}: no row is of concurrency {_listed(missing)}; "
+            f"its curves are of {_listed(measured)}"
+        )
+        return measured, [note]
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         table = self.table(spec.table_sha256, library)
@@ -149,7 +194,7 @@ class RecordedTable(Backend):
         candidates = candidates_of(spec, table, known, library)
         if table.of_study and any(row.evidence and row.evidence.predicted for row in table.rows):
             candidates = _with_unseen(spec, candidates, known)
-        return OwnCandidates(candidates, known, command_writer(commands, known))
+        return OwnCandidates(candidates, known, partial(command_of, commands, known))
 
     def announcement(
         self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
@@ -163,69 +208,7 @@ def _read(path: Path, _sha256: str, overlays: tuple[Path, ...], engines: tuple[P
     return read_table(path, Library(overlays, engines))
 
 
-def command_writer(
-    commands: Mapping[Configuration, Command], known: KnownEngines
-) -> Callable[[Candidate], Command]:
-    """Return the writer of a candidate's command: as recorded, else as its engine would write
-    it."""
-
-    def write(candidate: Candidate) -> Command:
-        recorded = commands.get(candidate.configuration)
-        return recorded or command_of(
-            candidate, *known.get(candidate.configuration.engine, (None, None))
-        )
-
-    return write
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """Evaluate from a table of recorded launches.
-
-    The launches of a configuration take its rows in turn: launch ``k`` gets row ``k`` modulo their
-    number. A workload that this row lacks is taken from the next row that has it. Raises `BadInput`
-    where the file has changed.
-    """
-
-    backend: RecordedTable
-    spec: StudySpec
-    library: Library
-    evidence: Evidence = Evidence.REPLAYED
-
-    def __call__(self, trial: Trial) -> TrialResult:
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        table = self.backend.table(self.spec.table_sha256, self.library)
-        repeats = table.repeats[table.key(trial.configuration)]
-        first = trial.launch_index % len(repeats)
-        turn = [*repeats[first:], *repeats[:first]]
-        row = turn[0]
-        metrics: dict[str, Metrics] = {}
-        factor = noise_factor(self.spec.noise, self.spec.seed, trial)
-        for name in trial.workloads:
-            key = table.key_of_workload(name, objective=name == self.spec.workloads[0])
-            source = (
-                next((r for r in turn if key in r.metrics), None) if row.failure is None else None
-            )
-            if source is not None and key is not None:
-                metrics[name] = (
-                    scaled(source.metrics[key], factor)
-                    if self.spec.noise
-                    else dict(source.metrics[key])
-                )
-        return TrialResult(
-            state=State.COMPLETE if row.failure is None else State.FAILED,
-            evidence=self.evidence,
-            evidence_of=row.evidence,
-            failure=row.failure,
-            metrics=metrics,
-            times_s=dict.fromkeys(PHASES, 0.0) | dict(row.times_s),
-            gpus=self.spec.gpus,
-            node=f"replayed-{self.spec.hardware.name}",
-            started_at=started_at,
-        )
-
-
-def _notes(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
+def _describe_table(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
     failed = sum(row.failure is not None for row in table.rows)
     counted = (
         f"{len(table.rows)} rows of {len(table.repeats)} configurations, {failed} of them failed"
@@ -246,7 +229,7 @@ def _notes(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
         yield f"--hours is not used: {table.path} has no durations of launches"
 
 
-def _words(table: Table, library: Library) -> Iterator[str]:
+def _translated_values(table: Table, library: Library) -> Iterator[str]:
     """Report values that the engines' cards name differently, and values that they lack."""
     cells = dict.fromkeys(
         (c.engine, *cell) for c in table.configurations for cell in c.knobs.items()
@@ -269,7 +252,7 @@ def _words(table: Table, library: Library) -> Iterator[str]:
         yield f"{table.path}: no prediction, because the engines' cards lack it: {shortened([*unknown])}"
 
 
-def setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
+def parse_setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
     """Parse ``column=value``; raises `BadInput` unless a row of the table has it."""
     name, equals, wanted = (part.strip() for part in text.partition("="))
     if not equals or not name:
@@ -305,10 +288,7 @@ def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library
         with suppress(BadInput):
             kind = engine(name, library)
             version = kind.known_version(recorded) or kind.version()
-            engines[name] = (
-                kind,
-                Context(spec.model, spec.hardware, spec.gpus, version, max(longest)),
-            )
+            engines[name] = (kind, spec.context(version, max(longest)))
     return engines
 
 
@@ -326,20 +306,19 @@ def candidates_of(
     _check_metrics(spec, table, listed)
     items = tuple(Candidate(c, table.repeats[table.key(c)][0].engine_version) for c in listed)
     position = next(i for i, c in enumerate(listed) if c is baseline)
-    kinds = known if table.of_study else {}
-    marks = {
-        n: promises_of(kind.card, context, baseline.knobs, spec.pins)
-        for n, (kind, context) in kinds.items()
-    }
-    context, pinned = (
-        Context(spec.model, spec.hardware, spec.gpus, ""),
-        spec.pins.get("context_length"),
-    )
+    context, pinned = spec.context(""), spec.pins.get("context_length")
     promised = Promised(admitted(baseline, context), pinned if isinstance(pinned, int) else 0)
-    given_up = given_up_by(listed, baseline, marks, lambda one: admitted(one, context), promised)
-    memory, as_they_are = library.monotone_memory, not table.of_study
+    marks = {
+        name: promises_of(kind.card, context_of_commands, baseline.knobs, spec.pins)
+        for name, (kind, context_of_commands) in (known if table.of_study else {}).items()
+    }
     return CandidateSet(
-        items, position, (), (), memory, given_up, as_they_are=as_they_are, promised=promised
+        items,
+        position,
+        monotone_memory=library.monotone_memory,
+        given_up=given_up_by(listed, baseline, marks, lambda one: admitted(one, context), promised),
+        as_they_are=not table.of_study,
+        promised=promised,
     )
 
 
@@ -386,17 +365,21 @@ def _closest_to_defaults(
     only then.
     """
     present = {c.engine for c in configurations}
-    by_default = [
-        name for name in engines if name in known and known[name][0].card.default_baseline
-    ]
-    first = next(name for name in [*by_default, *engines] if name in present)
-    kind, context = known.get(first, (None, None))
-    defaults = kind.default_knobs(context) if kind is not None and context is not None else {}
+    searched = [name for name in engines if name in present]
+    first = next(
+        (name for name in searched if name in known and known[name][0].card.default_baseline),
+        searched[0],
+    )
+    defaults: Mapping[str, Scalar] = {}
+    if first in known:
+        kind, context = known[first]
+        defaults = kind.default_knobs(context)
 
     def at_default(configuration: Configuration) -> int:
-        knobs = {name: value for name, value in configuration.knobs.items() if name != VERSION}
         return sum(
-            v in (None, AUTO) or (n in defaults and v == defaults[n]) for n, v in knobs.items()
+            value in (None, AUTO, defaults.get(name))
+            for name, value in configuration.knobs.items()
+            if name != VERSION
         )
 
     return max((c for c in configurations if c.engine == first), key=at_default)
@@ -412,7 +395,7 @@ def named_row(
         raise BadInput(
             f"--baseline {text!r}: on a replay file the baseline is a row of it: write {_FORM}"
         )
-    wanted = dict(setting(table, part, "--baseline", library) for part in parts)
+    wanted = dict(parse_setting(table, part, "--baseline", library) for part in parts)
     chosen, missing = _with_values(remaining or table.configurations, wanted)
     if missing is not None:
         chosen, missing = _with_values(table.configurations, wanted)
@@ -489,20 +472,25 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
             raise MalformedFile(table.path, problem, row.line)
 
 
-def command_of(candidate: Candidate, kind: Engine | None, context: Context | None) -> Command:
-    """Return the engine's command of a row, or a placeholder: its engine and columns in the form of
-    a command.
+def command_of(
+    recorded: Mapping[Configuration, Command], known: KnownEngines, candidate: Candidate
+) -> Command:
+    """Return a candidate's command: as recorded, else as its engine would write it, else a
+    placeholder with its engine and columns in the form of a command.
 
     The engine's own command needs an engine and a version that have a card, and columns that are
     knobs of it or options of its parser; and read back, it must say what the row says. Rows without
     a version are of the context's.
     """
     configuration, version = candidate.configuration, candidate.engine_version
-    if kind is not None and context is not None:
+    if configuration in recorded:
+        return recorded[configuration]
+    if configuration.engine in known:
+        kind, context = known[configuration.engine]
         with suppress(*_NO_COMMAND):
-            known = context.version if version == UNKNOWN else kind.known_version(version)
-            if known is not None:
-                return _engine_command(configuration, kind, replace(context, version=known))
+            version = context.version if version == UNKNOWN else kind.known_version(version) or ""
+            if version:
+                return _engine_command(configuration, kind, replace(context, version=version))
     words = [
         f"--{name.lstrip('-')}={cell_text(v)}"
         for name, v in configuration.knobs.items()
@@ -518,36 +506,34 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
     options = {
         name: value for name, value in values.items() if name not in card.knobs and name != VERSION
     }
-    given = {name: value for name, value in values.items() if name in card.knobs}
-    for name, value in given.items():
+    set_knobs = {name: value for name, value in values.items() if name in card.knobs}
+    for name, value in set_knobs.items():
         if (reason := card.knobs[name].refuses(value)) is not None:
             raise BadInput(f"{name}={value}: {reason}")
-    # What is not set is not on the command line, also where the engine's defaults on a whole node
-    # would set it.
-    scope = context.scope(given)
+    # A knob that the row does not set is not on the command line, even if the engine's defaults on
+    # a whole node would set it.
+    scope = context.scope(set_knobs)
     unset = {
         name: default_of(card.knobs[name], scope, context.version)
         for name in card.on_node
-        if name not in given
+        if name not in set_knobs
     }
-    knobs = kind.default_knobs(context, {**unset, **given})
+    knobs = kind.default_knobs(context, {**unset, **set_knobs})
     configuration = Configuration(kind.name, knobs)
     plain = kind.parse(kind.command(configuration, context), context.version)
-    # What goes along with every command is not said twice.
-    more = {
-        n: v
-        for n, v in options.items()
-        if (o := _option(n)) not in plain.given or plain.args[o] != v
-    }
     words: list[str] = []
-    for name, value in more.items():
-        flag = name if name.startswith("-") else f"--{name.replace('_', '-')}"
-        if value is not False:
-            words += [flag] if value is True else [flag, cell_text(value)]
+    for name, value in options.items():
+        option = _option(name)
+        # Skip options that every command has.
+        if value is False or (option in plain.given and plain.args[option] == value):
+            continue
+        words.append(name if name.startswith("-") else f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(cell_text(value))
     command = kind.command(configuration, context, words)
     parsed = kind.parse(command, context.version)
     read_back = kind.knobs(parsed, context).knobs
-    if any(read_back[name] != value for name, value in given.items()):
+    if any(read_back[name] != value for name, value in set_knobs.items()):
         raise BadInput("the command differs from the row")
     for name, value in options.items():
         # A parser that completes abbreviations would make an option of any column's name.
@@ -589,10 +575,28 @@ class RecordedBundle(RecordedTable):
             return table
         return cls(table.on) if is_bundle else table
 
-    def evaluator(
-        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
-    ) -> Evaluator:
-        return Recorded(self, spec)
+    def answer(self, spec: StudySpec, library: Library, trial: Trial) -> TrialResult:
+        """Answer the launch of a number by the recorded launch of that number.
+
+        Noise is added only where another one is asked for than the bundle's launches have. Raises
+        `BadInput` where the file has changed.
+        """
+        bundle = self.bundle(spec.table_sha256)
+        result = bundle.launches[trial.number].result
+        if spec.noise != bundle.spec.noise:
+            factor = noise_factor(spec, trial)
+            result = replace(
+                result, metrics={name: scaled(row, factor) for name, row in result.metrics.items()}
+            )
+        return replace(
+            result,
+            evidence=self.evidence,
+            evidence_of=None if result.origin is self.evidence else result.origin,
+            node=result.node if bundle.bound else f"replayed-{spec.hardware.name}",
+            # Nothing runs here, so nothing can be left behind.
+            pids=(),
+            quarantine="",
+        )
 
     def bundle(self, sha256: str | None = None) -> Bundle:
         """Read the bundle; raises `BadInput` if its file is unreadable or has changed since the
@@ -660,40 +664,15 @@ class RecordedBundle(RecordedTable):
             candidates = _with_unseen(spec, candidates, known)
         commands = {launch.trial.configuration: launch.trial.command for launch in recorded}
         return OwnCandidates(
-            candidates, known, command_writer(commands, known), bundle.known.excluded, recorded
+            candidates,
+            known,
+            partial(command_of, commands, known),
+            bundle.known.excluded,
+            recorded,
         )
 
     def conclusion(self, spec: StudySpec, recommendation: Recommendation) -> str:
         return self.bundle(spec.table_sha256).agreement(recommendation)
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """Evaluate from a bundle: the launch of a number gets the result of the recorded launch of that
-    number.
-
-    Noise is added only where another one is asked for than the bundle's launches have. Raises
-    `BadInput` where the file has changed.
-    """
-
-    backend: RecordedBundle
-    spec: StudySpec
-    evidence: Evidence = Evidence.REPLAYED
-
-    def __call__(self, trial: Trial) -> TrialResult:
-        bundle = self.backend.bundle(self.spec.table_sha256)
-        result = bundle.launches[trial.number].result
-        if self.spec.noise != bundle.spec.noise:
-            factor = noise_factor(self.spec.noise, self.spec.seed, trial)
-            result = replace(
-                result, metrics={name: scaled(row, factor) for name, row in result.metrics.items()}
-            )
-        # Nothing runs here, so that nothing can be left behind on a node either.
-        node = result.node if bundle.bound else f"replayed-{self.spec.hardware.name}"
-        was = None if result.origin is self.evidence else result.origin
-        return replace(
-            result, evidence=self.evidence, evidence_of=was, node=node, pids=(), quarantine=""
-        )
 
 
 def candidates_for(bundle: Bundle, spec: StudySpec, library: Library) -> CandidateSet:

@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from random import randrange
 from typing import Any, ClassVar
@@ -66,12 +66,19 @@ from autotune.servers.docker_run import (
 from autotune.servers.logs import read_head
 from autotune.servers.ports import NoFreePort
 from autotune.servers.preflight import Node
-from autotune.servers.process import ProcessLauncher, launch_replicas
+from autotune.servers.process import ProcessLauncher
 from autotune.servers.server import ExternalServer, Server, connect
 from autotune.servers.weights import missing_for
 from autotune.tuner.accuracy.asking import NoAnswers
 from autotune.tuner.accuracy.check import check_of_study, timed
-from autotune.tuner.backends import PHASES, Backend, OwnCandidates, backend_of, missing_files
+from autotune.tuner.backends import (
+    PHASES,
+    Backend,
+    OwnCandidates,
+    backend_of,
+    missing_files,
+    timestamp,
+)
 from autotune.tuner.study.home import make_trial_folder
 from autotune.tuner.study.loads import loads_of
 from autotune.tuner.study.options import RunOptions, VerifyOptions
@@ -121,18 +128,16 @@ def reported_by(
 ) -> list[ReportedSettings]:
     """Return what a ready server and its log report; of the sources of one name the first that
     reports something."""
-    documents: dict[str, Any] = {}
     reported: dict[str, ReportedSettings] = {}
     with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
+        document_at = cache(client.get_json)
         for source in card.resolved:
             if source.name in reported or not in_range(version, source.versions):
                 continue
-            if source.path is not None:
-                if source.path not in documents:
-                    documents[source.path] = client.get_json(source.path)
-                answer = of_answer(source, documents[source.path])
-            else:
+            if source.path is None:
                 answer = of_log(source, log)
+            else:
+                answer = of_answer(source, document_at(source.path))
             if answer is not None and answer.settings:
                 reported[source.name] = answer
     return list(reported.values())
@@ -141,9 +146,10 @@ def reported_by(
 def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
     """Return the least KV cache of a replica, in tokens, in a log; None for none."""
     for one in card.kv_cache_tokens:
-        found = list(re.finditer(one.pattern or "", log)) if in_range(version, one.versions) else []
-        if found:
-            return min(int(match[1].replace(",", "")) for match in found)
+        matches = re.finditer(one.pattern or "", log) if in_range(version, one.versions) else ()
+        counts = [int(match[1].replace(",", "")) for match in matches]
+        if counts:
+            return min(counts)
     return None
 
 
@@ -253,10 +259,6 @@ class Launched:
         assert isinstance(backend, ServerBackend)
         return backend
 
-    @property
-    def evidence(self) -> Evidence:
-        return self.backend.evidence
-
     def __call__(self, trial: Trial) -> TrialResult:
         """Evaluate as `Evaluator`. Launches again after a pause if the configuration is not to
         blame.
@@ -266,23 +268,19 @@ class Launched:
             CannotGoOn: nothing can be launched on this node, or the very first launch failed for a
                 reason that is not the configuration's, in every try.
         """
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        # Of all tries; the waits between them count as ``launch``.
+        started_at = timestamp()
+        # Over all tries; the waits between them count as ``launch``.
         times_s = dict.fromkeys(PHASES, 0.0)
+        kind = engine(trial.configuration.engine, self.library)
         node = self.node or node_of(self.spec)
-        waits_s = self.waits_s if self.backend.launches else ()
+        launches = self.backend.launches
+        waits_s = self.waits_s if launches else ()
         for i, wait_s in enumerate((*waits_s, None)):
-            unfit = None
-            if self.backend.launches:
-                kind = engine(trial.configuration.engine, self.library)
-                unfit = node.unfit(self.folder)
-                # Here they were checked before the first launch.
-                unfit = unfit or (
-                    None
-                    if is_local(self.spec.executor)
-                    else weights_failure(trial, kind, self.spec)
-                )
-            result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
+            unfit = node.unfit(self.folder) if launches else None
+            # Weights of this machine were checked before the first launch.
+            if launches and unfit is None and not is_local(self.spec.executor):
+                unfit = weights_failure(trial, kind, self.spec)
+            result = self._failed(unfit) if unfit else self._launch(trial, kind, node, times_s)
             failure = result.failure
             if (
                 wait_s is None
@@ -297,11 +295,14 @@ class Launched:
             self.notify(Stage(trial.number, "waiting for the next try"))
             with measured(times_s, "launch"):
                 self.pause(wait_s)
-        if failure is not None and self.backend.launches and not result.quarantine:
+        if failure is not None and launches and not result.quarantine:
             self._check_prospects(trial, result, unfit or weights_failure(trial, kind, self.spec))
-        where = platform.node()
         return replace(
-            result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at
+            result,
+            times_s=times_s,
+            gpus=self.spec.gpus,
+            node=platform.node(),
+            started_at=started_at,
         )
 
     def _check_prospects(self, trial: Trial, result: TrialResult, unfit: Failure | None) -> None:
@@ -314,19 +315,22 @@ class Launched:
         if unfit is not None and not result.metrics:
             raise CannotGoOn(unfit.message)
         if trial.number == 0 and result.failure and _is_blameless(result):
-            why = f"the first launch failed, but not because of its configuration: {result.failure.message}"
-            raise CannotGoOn(why)
+            raise CannotGoOn(
+                "the first launch failed, but not because of its configuration: "
+                f"{result.failure.message}"
+            )
 
     def _failed(self, failure: Failure) -> TrialResult:
         state = State.FAILED if failure.blames_the_configuration else State.INVALID
-        return TrialResult(state, self.evidence, failure)
+        return TrialResult(state, self.backend.evidence, failure)
 
-    def _launch(self, trial: Trial, node: Node, times_s: dict[str, float]) -> TrialResult:
+    def _launch(
+        self, trial: Trial, kind: Engine, node: Node, times_s: dict[str, float]
+    ) -> TrialResult:
         """Launch the trial's server once, load it, and stop it."""
-        folder = self.folder / "trials" / f"{trial.number:04d}"
-        kind = engine(trial.configuration.engine, self.library)
+        spec, folder = self.spec, self.folder / "trials" / f"{trial.number:04d}"
         memory_before = node.used()
-        launched, speculation = self.backend.forcing(self.spec, trial, kind, self.library)
+        launched, speculation = self.backend.forcing(spec, trial, kind, self.library)
         self.notify(Stage(trial.number, "starting"))
         try:
             with measured(times_s, "launch"):
@@ -338,34 +342,36 @@ class Launched:
                 failure = server.wait_ready(self.startup)
                 pids = server.pids
                 # Knobs are resolved by the node, and the longest request of all workloads.
-                spec = self.spec
                 longest = max(
                     load_workload(name, self.library).longest_request for name in spec.sent
                 )
-                context = Context(
-                    spec.model, spec.hardware, spec.gpus, trial.engine_version, longest
-                )
+                context = spec.context(trial.engine_version, longest)
                 resolved, served = (
                     (None, {}) if failure else read_back(server, kind, trial, context, folder)
                 )
-            result = (
-                self._failed(failure)
-                if failure
-                else self._load(server, trial, kind.card, folder, times_s)
-            )
+            if failure:
+                result = self._failed(failure)
+            else:
+                result = self._load(server, trial, kind.card, folder, node, times_s)
             self.notify(Stage(trial.number, "stopping"))
             with measured(times_s, "stop"):
                 report = server.stop()
                 quarantine = report.left_behind() or node.left_behind(memory_before)
-        # A port that stays taken was never the server's alone: what was measured there counts for
-        # nothing.
-        taken = None if report.port_free else report.failure()
-        if taken and result.metrics:
-            result = self._failed(taken)
-        evidence = Evidence.EMULATED if server.emulated else self.evidence
-        told = {**(served if result.failure is None else {}), "resolved": resolved}
-        told["speculation"] = speculation and speculation.told(result.metrics)
-        return replace(result, **told, evidence=evidence, pids=pids, quarantine=quarantine)
+        # A port that stays taken was never the server's alone: its measurements count for nothing.
+        if result.metrics and not report.port_free:
+            result = self._broken(report.problem())
+        return replace(
+            result,
+            evidence=self._evidence(server),
+            pids=pids,
+            quarantine=quarantine,
+            resolved=resolved,
+            speculation=speculation and speculation.told(result.metrics),
+            **(served if result.failure is None else {}),
+        )
+
+    def _evidence(self, server: Server) -> Evidence:
+        return Evidence.EMULATED if server.emulated else self.backend.evidence
 
     def _load(
         self,
@@ -373,6 +379,7 @@ class Launched:
         trial: Trial,
         card: EngineCard,
         folder: Path,
+        node: Node,
         times_s: dict[str, float],
     ) -> TrialResult:
         """Measure every load on the warm server, with an empty prefix cache and new prompts.
@@ -380,16 +387,13 @@ class Launched:
         A rung that was not measured as it should be says so in its row, and spoils nothing else.
         """
         metrics: dict[str, Metrics] = {}
-        power = (self.node or node_of(self.spec)).meter(
-            gpus_of(trial.configuration, self.spec.gpus)
-        )
+        complete = TrialResult(State.COMPLETE, self.backend.evidence, metrics=metrics)
+        target = Target.parse(server.url, server.api_key)
+        power = node.meter(gpus_of(trial.configuration, self.spec.gpus))
         loads = loads_of(self.spec, trial, self.library, self.backend.looks, self.backend.confirms)
         for load in loads:
             self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))
-            with (
-                measured(times_s, "load"),
-                ServerClient(Target.parse(server.url, server.api_key)) as client,
-            ):
+            with measured(times_s, "load"), ServerClient(target) as client:
                 options = LoadOptions(
                     api_key=server.api_key,
                     vocabulary=self.spec.model.architecture.vocab_size,
@@ -400,45 +404,50 @@ class Launched:
                     warm_up=not load.rung,
                 )
                 try:
-                    came = send(server.url, server.model, load, options)
+                    measurement = send(server.url, server.model, load, options)
                 except ClientFailed as error:
-                    return self._failed(Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {error}"))
-            times_s["load"] -= came.warm_up_s
-            times_s["warmup"] += came.warm_up_s
-            # Of an engine that tells nothing of its drafts the client's own count counts.
+                    return self._broken(f"{load.of}: {error}")
+            times_s["load"] -= measurement.warm_up_s
+            times_s["warmup"] += measurement.warm_up_s
+            # Without the engine's draft counters, use the client's.
             drafted = trial.configuration.knobs.get("speculative_tokens")
-            seen = accepted_by_events([one.log for one in came.logs]) if drafted else {}
-            load.add(metrics, {**seen, **came.metrics}, came.invalid)
+            logs = [one.log for one in measurement.logs]
+            accepted = accepted_by_events(logs) if drafted else {}
+            load.add(metrics, {**accepted, **measurement.metrics}, measurement.invalid)
             try:
-                self._keep(came, server, folder, load.name)
+                self._keep(measurement, server, folder, load.name)
             except OSError as error:
-                problem = (
+                return self._broken(
                     f"The measurements cannot be stored in {folder}: {error.strerror or error}."
                 )
-                return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
-            if came.invalid and not load.rung:
-                failure = Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {came.invalid}")
-                return TrialResult(State.INVALID, self.evidence, failure, metrics)
-            if came.failure and not came.invalid:
-                died = server.failure(within_s=DEATH_S)
-                return self._failed(
-                    died or Failure(FailureKind.LOAD_ERRORS, f"{load.of}: {came.failure}")
-                )
-            if came.died and len(loads) == 1 and not trial.wants_answers:
+            if measurement.invalid and not load.rung:
+                problem = f"{load.of}: {measurement.invalid}"
+                failure = Failure(FailureKind.INFRASTRUCTURE, problem)
+                return replace(complete, state=State.INVALID, failure=failure)
+            if measurement.failure and not measurement.invalid:
+                return self._refused(server, f"{load.of}: {measurement.failure}")
+            if measurement.died and len(loads) == 1 and not trial.wants_answers:
                 # Nothing more is asked of it, and what it carried before it died counts.
-                return TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
-        died = server.failure()
-        if died or not trial.wants_answers:
-            return (
-                self._failed(died)
-                if died
-                else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
-            )
+                return complete
+        if died := server.failure():
+            return self._failed(died)
+        if not trial.wants_answers:
+            return complete
         self.notify(Stage(trial.number, "checking its answers"))
         with measured(times_s, "load"):
-            return self._answers(server, trial, metrics)
+            return self._answers(server, trial, target, complete)
 
-    def _answers(self, server: Server, trial: Trial, metrics: dict[str, Metrics]) -> TrialResult:
+    def _broken(self, problem: str) -> TrialResult:
+        return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
+
+    def _refused(self, server: Server, problem: str) -> TrialResult:
+        """Explain failed requests: by the server's death, if it died of them."""
+        died = server.failure(within_s=DEATH_S)
+        return self._failed(died or Failure(FailureKind.LOAD_ERRORS, problem))
+
+    def _answers(
+        self, server: Server, trial: Trial, target: Target, complete: TrialResult
+    ) -> TrialResult:
         """Store the answers of a measured server for the check.
 
         Raises `BadInput` where the user's command or task file fails on the very first launch, the
@@ -447,32 +456,28 @@ class Launched:
         try:
             check = check_of_study(self.spec)
             assert check is not None
-            answers = timed(check, Target.parse(server.url, server.api_key), server.model)
+            return replace(complete, answers=timed(check, target, server.model))
         except NoAnswers as error:
-            died = server.failure(within_s=DEATH_S)
-            return self._failed(
-                died or Failure(FailureKind.LOAD_ERRORS, f"check of answers: {error}")
-            )
+            return self._refused(server, f"check of answers: {error}")
         except BadInput as error:
             if trial.number == 0:
                 raise
-            return TrialResult(
-                State.INVALID,
-                self.evidence,
-                Failure(FailureKind.INFRASTRUCTURE, str(error)),
-                metrics,
-            )
-        return TrialResult(State.COMPLETE, self.evidence, metrics=metrics, answers=answers)
+            failure = Failure(FailureKind.INFRASTRUCTURE, str(error))
+            return replace(complete, state=State.INVALID, failure=failure)
 
-    def _keep(self, came: Measurement, server: Server, folder: Path, name: str) -> None:
+    def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
         """Write the result of one load next to the log, and its requests to a separate file."""
         make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
         path = folder / f"{safe}.json"
-        evidence = Evidence.EMULATED if server.emulated else self.evidence
-        about: dict[str, object] = {"workload": name, "seed": came.seed, "evidence": evidence.value}
-        write_requests(requests_path(path), came.logs, about)
-        result = {**about, **came.to_json(), "requests_file": requests_path(path).name}
+        about = {
+            "workload": name,
+            "seed": measurement.seed,
+            "evidence": self._evidence(server).value,
+        }
+        requests = requests_path(path)
+        write_requests(requests, measurement.logs, about)
+        result = {**about, **measurement.to_json(), "requests_file": requests.name}
         write_atomically(path, json.dumps(result))
 
 
@@ -532,8 +537,6 @@ class LaunchingBackend(ServerBackend):
         )
         card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
         command = self.start_command(trial, card, run)
-        if command.servers:
-            return launch_replicas(launcher, command, folder, card)
         return launcher.launch(command, folder, card)
 
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
@@ -718,7 +721,7 @@ class External(ServerBackend):
         kind = engine_of(choice.name, {}, library, silent)
         longest = max(load_workload(name, library).longest_request for name in spec.sent)
         version = server.version if is_version(server.version) else choice.version
-        context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+        context = spec.context(version, longest)
         candidate = Candidate(Configuration(kind.name, {"url": self.url}), version)
         # Its command line is unknown; the stand-in names its address.
         return OwnCandidates(
@@ -753,17 +756,16 @@ class External(ServerBackend):
             )
             asked = effective(kind.card, kind.knobs(parsed, context), context)
         told, ran = parse_reported(kind, asked, context, sources)
-        differing = {name: ran.knobs[name] for name in told if ran.knobs[name] != asked.knobs[name]}
-        left = [
-            f"{name} {_word(value)}"
-            for name, value in differing.items()
-            if asked.knobs[name] in (None, "auto")
-        ]
-        others = [
-            f"{name} {_word(value)} (not {_word(asked.knobs[name])})"
-            for name, value in differing.items()
-            if asked.knobs[name] not in (None, "auto")
-        ]
+        left, others = list[str](), list[str]()
+        for name in told:
+            wanted, value = asked.knobs[name], ran.knobs[name]
+            setting = f"{name} {_word(value)}"
+            if value == wanted:
+                continue
+            if wanted in (None, "auto"):
+                left.append(setting)
+            else:
+                others.append(f"{setting} (not {_word(wanted)})")
         found = f"the {len(told)} settings that it reports are {usual}"
         if others:
             found = f"its settings are not {usual}: {', '.join(others)}"

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from autotune.base.evidence import Evidence
 from autotune.base.notify import Watch, silent
 from autotune.engines.command import Resolved
-from autotune.engines.context import Context
 from autotune.engines.engine import Engine
 from autotune.engines.failure import Failure
 from autotune.engines.library import LOCAL, Library
@@ -31,7 +29,14 @@ from autotune.node.memory import plan_memory
 from autotune.node.resolve_command import ResolvedCommand, resolve_for
 from autotune.node.server import SimulatedServer
 from autotune.node.simulate import SimulatedOutcome
-from autotune.tuner.backends import PHASES, Backend, backend_of, missing_files, noise_factor
+from autotune.tuner.backends import (
+    PHASES,
+    Backend,
+    backend_of,
+    missing_files,
+    noise_factor,
+    timestamp,
+)
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.loads import loads_of
 from autotune.tuner.study.options import RunOptions, VerifyOptions
@@ -84,18 +89,17 @@ class Simulated:
 
     spec: StudySpec
     library: Library
-    evidence: Evidence = Evidence.SIMULATED
 
     def __call__(self, trial: Trial) -> TrialResult:
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        started_at = timestamp()
         spec = self.spec
         backend, kind = backend_of(spec), engine(trial.configuration.engine, self.library)
         loads = loads_of(spec, trial, self.library, backend.looks, backend.confirms)
         longest = max(load.workload.longest_request for load in loads)
-        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
+        context = spec.context(trial.engine_version, longest)
         launched, speculation = backend.forcing(spec, trial, kind, self.library)
         resolved = resolve_for(kind, launched.command, context, calibration_of(self.library))
-        factor = noise_factor(spec.noise, spec.seed, trial)
+        factor = noise_factor(spec, trial)
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
@@ -114,7 +118,7 @@ class Simulated:
             ran = replace(ran, source="the simulated engine")
         return TrialResult(
             state=State.FAILED if failure else State.COMPLETE,
-            evidence=self.evidence,
+            evidence=Evidence.SIMULATED,
             failure=failure,
             metrics={} if failure else metrics,
             times_s=times_s,

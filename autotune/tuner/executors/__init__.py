@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from autotune.base.errors import AutotuneError, CannotGoOn
 from autotune.base.notify import Watch
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.library import Library
-from autotune.tuner.backends import Checked, Evaluator
+from autotune.tuner.backends import Checked, Evaluator, backend_of, timestamp
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, State, Trial, TrialResult
 
@@ -44,10 +43,10 @@ class EvaluationSetup:
         """Return the result of a launch whose process died."""
         return TrialResult(
             state=State.INVALID,
-            evidence=self.evaluator().evidence,
+            evidence=backend_of(self.spec).evidence,
             failure=Failure(FailureKind.INFRASTRUCTURE, message),
             gpus=self.spec.gpus,
-            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            started_at=timestamp(),
         )
 
 
@@ -67,7 +66,7 @@ class Bug:
 Outcome = TrialResult | AutotuneError | Bug
 
 
-def outcome_of(evaluate: Evaluator | Callable[[Trial], TrialResult], trial: Trial) -> Outcome:
+def outcome_of(evaluate: Evaluator, trial: Trial) -> Outcome:
     """Evaluate a trial in a separate process: exceptions are returned, because only values can be
     sent."""
     try:
@@ -78,20 +77,25 @@ def outcome_of(evaluate: Evaluator | Callable[[Trial], TrialResult], trial: Tria
         return Bug(traceback.format_exc())
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Run as many concurrent trials as there is capacity for."""
+
+    @abstractmethod
+    def places(self) -> Mapping[str, bool]:
+        """Return whether another trial would start at once, by node; empty: one node without a
+        name."""
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Return the nodes on which another trial would start at once; empty: one node without a
-        name."""
-        ...
+        """Return the nodes on which another trial would start at once."""
+        return [node for node, is_free in self.places().items() if is_free]
 
     @property
     def busy(self) -> Sequence[str]:
         """Return the nodes on which another trial would wait."""
-        ...
+        return [node for node, is_free in self.places().items() if not is_free]
 
+    @abstractmethod
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
         """Run trials, each on its named node or on another if that is gone; yields them as they
         end.
@@ -100,22 +104,21 @@ class Executor(Protocol):
         launched. `ask` returns None where there is no trial before another launch ends, and none at
         all where no launch is under way.
         """
-        ...
 
+    @abstractmethod
     def retire(self, node: str, why: str) -> bool:
         """Launch nothing more on a node, and report why; returns whether another node remains."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Release all resources; unfinished trials are aborted. May be called again."""
-        ...
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Evaluate one trial at a time, in this process."""
 
-    nodes: Sequence[str] = ()
-    busy: Sequence[str] = ()
+    def places(self) -> Mapping[str, bool]:
+        return {}
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
@@ -142,14 +145,11 @@ def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
     if not node_fails and not _keeps_failing(results):
         return
     message = latest.failure.message if latest.failure else ""
-    alike = latest.state is State.FAILED
-    cause = (
-        "with the same message before any server ran"
-        if alike
-        else "for reasons that are not their configurations'"
-    )
+    cause = "for reasons that are not their configurations'"
+    if latest.state is State.FAILED:
+        cause = "with the same message before any server ran"
     why = f"{_IN_A_ROW} launches in a row failed {cause}. {message}"
-    # Of several nodes one is bad; where launches on different ones fail, something else is.
+    # Failures on one node blame it; on several, something else.
     if not node_fails or not executor.retire(latest.node, why):
         raise CannotGoOn(why)
 
@@ -163,8 +163,8 @@ def _keeps_failing(results: Sequence[TrialResult]) -> bool:
         return False
     if all(r.state is State.INVALID for r in latest):
         return True
-    # Servers that ended with the same words, none of which any pattern knows, and none that ever
-    # ran. Process numbers, addresses and times differ between launches.
+    # Servers that ended with the same words, which no pattern knows, where none ever ran. Process
+    # numbers, addresses and times differ between launches.
     failures = [r.failure for r in latest if r.failure is not None and r.failure.unexplained]
-    words = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", failure.log_excerpt) for failure in failures}
-    return not any(r.metrics for r in results) and len(failures) == len(latest) and len(words) == 1
+    texts = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", failure.log_excerpt) for failure in failures}
+    return not any(r.metrics for r in results) and len(failures) == len(latest) and len(texts) == 1

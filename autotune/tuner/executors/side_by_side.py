@@ -28,7 +28,7 @@ from autotune.engines.context import DEVICES
 from autotune.engines.machine import Gpu, gpus
 from autotune.servers.preflight import VISIBLE, busy, visible
 from autotune.tuner.backends import backend_of
-from autotune.tuner.executors import Bug, EvaluationSetup, outcome_of
+from autotune.tuner.executors import Bug, EvaluationSetup, Executor, outcome_of
 from autotune.tuner.study.spec import StudySpec, alone, is_alone, most_at_once, share_name
 from autotune.tuner.trial import Launch, Trial, TrialResult
 
@@ -44,7 +44,6 @@ def shares_of(
     most_places: int,
     notify: Notify,
     present: Callable[[], Sequence[Gpu]] = gpus,
-    environment: Mapping[str, str] = os.environ,
 ) -> list[Share]:
     """Divide this machine's GPUs into shares for concurrent launches; fewer than two: no
     concurrency.
@@ -58,43 +57,38 @@ def shares_of(
         return []
     # An emulated node's GPUs have nobody else on them.
     known = present() if backend.on_gpus else ()
-    numbers = [gpu.index for gpu in known] if backend.on_gpus else list(range(spec.hardware.gpus))
-    numbers, count = _visible(numbers, environment), spec.gpus
+    indices = [gpu.index for gpu in known] if backend.on_gpus else range(spec.hardware.gpus)
+    numbers, count = _among_visible(indices), spec.gpus
     whole = [tuple(numbers[i : i + count]) for i in range(0, len(numbers) - count + 1, count)]
     most = min(most_places - 1, most_at_once(spec.executor) or len(whole))
     if min(len(whole), most) < 2:
         return []
     idle = []
     for share in whole:
-        problems = [problem for gpu in known if gpu.index in share and (problem := busy(gpu))]
-        if problems:
-            notify(f"{share_name(share)} are not used: {problems[0]}")
+        problem = next((busy(gpu) for gpu in known if gpu.index in share and busy(gpu)), None)
+        if problem:
+            notify(f"{share_name(share)} are not used: {problem}")
         else:
             idle.append(share)
     return idle[:most]
 
 
-def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
-    """Return the GPUs visible in an environment, in its order; none if it names any other than by
+def _among_visible(indices: Sequence[int]) -> Sequence[int]:
+    """Return the GPUs that this process may use, in its order; none if it names any other than by
     number."""
-    chosen = visible(environment)
+    chosen = visible()
     if chosen is None:
-        return numbers
-    words = chosen[1]
+        return indices
     # Named by UUID nobody knows which GPU must be idle for which share.
-    return (
-        [int(word) for word in words if int(word) in numbers]
-        if all(map(str.isdecimal, words))
-        else []
-    )
+    if not all(map(str.isdecimal, chosen[1])):
+        return []
+    return [number for number in map(int, chosen[1]) if number in indices]
 
 
-def visible_to(
-    share: Share, vendor: str, environment: Mapping[str, str] = os.environ
-) -> dict[str, str]:
+def visible_to(share: Share, vendor: str) -> dict[str, str]:
     """Set the variable that limits a process to the GPUs of a share: the one already set, or the
     vendor's."""
-    chosen = visible(environment)
+    chosen = visible()
     name = chosen[0] if chosen else DEVICES.get(vendor, VISIBLE[0])
     return {name: ",".join(map(str, share))}
 
@@ -124,8 +118,8 @@ class _Worker:
         self.connection.close()
 
 
-class SideBySideExecutor:
-    """An `autotune.tuner.executors.Executor` of two or more disjoint shares of the GPUs."""
+class SideBySideExecutor(Executor):
+    """An executor of two or more disjoint shares of the GPUs."""
 
     def __init__(self, setup: EvaluationSetup, shares: Sequence[Share]) -> None:
         self._setup = setup
@@ -138,13 +132,8 @@ class SideBySideExecutor:
         self._waiting: list[Trial] = []
         self._retired: set[str] = set()
 
-    @property
-    def nodes(self) -> Sequence[str]:
-        return [place for place in (self._alone, *self._used) if self._is_free(place)]
-
-    @property
-    def busy(self) -> Sequence[str]:
-        return [place for place in (self._alone, *self._used) if not self._is_free(place)]
+    def places(self) -> Mapping[str, bool]:
+        return {place: self._is_free(place) for place in (self._alone, *self._used)}
 
     @property
     def _used(self) -> list[str]:
@@ -155,11 +144,9 @@ class SideBySideExecutor:
     def _is_free(self, place: str) -> bool:
         """Return whether a launch there starts at once: alone on an idle node, beside others if
         none is alone."""
-        return (
-            not self._running
-            if is_alone(place)
-            else not {place, self._alone} & self._running.keys()
-        )
+        if is_alone(place):
+            return not self._running
+        return not {place, self._alone} & self._running.keys()
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
         while True:

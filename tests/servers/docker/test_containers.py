@@ -65,7 +65,7 @@ def test_a_good_server_serves_and_ends(
             "the docker command, the container's first process and the server itself"
         )
     report = server.stop()
-    assert (report.signals, report.failure()) == (("SIGTERM",), None)
+    assert (report.signals, report.problem()) == (("SIGTERM",), "")
     assert alive_with(token) == []
     assert is_free(int(server.url.rpartition(":")[2]))
     assert engine.left() == []
@@ -90,7 +90,7 @@ def test_what_clings_to_life_is_ended_with_its_container(tmp_path: Path, engine:
     with launch(tmp_path, "--say", token, "--ignore-term", "--fork-away") as server:
         assert server.wait_ready(PATIENT) is None
     assert server.stop().signals == ("SIGTERM", "SIGKILL")
-    assert server.stop().failure() is None
+    assert server.stop().problem() == ""
     assert (alive_with(token), engine.left()) == ([], [])
 
 
@@ -106,7 +106,7 @@ def test_without_its_watchdog_the_container_is_ended_too(tmp_path: Path, engine:
         os.kill(watchdog, signal.SIGKILL)
         assert until(lambda: server.failure() is not None)
         assert alive_with(token) != [], "the kernel ended the docker command, not the container"
-    assert server.stop().failure() is None
+    assert server.stop().problem() == ""
     assert (alive_with(token), engine.left()) == ([], [])
 
 
@@ -149,7 +149,7 @@ def test_a_server_that_fails(
     assert failure is not None
     assert failure.kind is kind, failure
     assert words in f"{failure.message} {failure.log_excerpt}"
-    assert server.stop().failure() is None
+    assert server.stop().problem() == ""
     assert engine.left() == []
 
 
@@ -173,14 +173,14 @@ def test_a_daemon_that_goes_away_or_is_not_ours(tmp_path: Path, engine: StandIn)
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert "group docker" in failure.message
-    assert server.stop().failure() is None
+    assert server.stop().problem() == ""
     (engine.folder / "daemon.sock").rename(engine.folder / "gone")
     with launch(tmp_path, timeouts=timeouts) as server:
         failure = server.wait_ready(PATIENT)
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert "systemctl start docker" in failure.message
-    assert server.stop().failure() is None
+    assert server.stop().problem() == ""
     (engine.folder / "gone").rename(engine.folder / "daemon.sock")
     assert engine.left() == []
 

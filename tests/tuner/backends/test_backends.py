@@ -76,7 +76,7 @@ def test_a_node_of_a_cluster_makes_the_evaluator_from_what_it_is_sent(
 ) -> None:
     spec = prepared(RUN).spec.model_copy(update={"on": on})
     sent = pickle.dumps(EvaluationSetup(evaluator_for, spec, LIBRARY, tmp_path, silent))
-    assert pickle.loads(sent).evaluator().evidence is KINDS[on][0]
+    assert pickle.loads(sent).lost("killed").evidence is KINDS[on][0]
 
 
 class Halved(Simulator):

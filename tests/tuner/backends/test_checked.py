@@ -49,7 +49,6 @@ def test_a_sound_result_passes_as_it_is():
     passed = Checked(Says(result), SPEC)(TRIAL)
     assert passed.metrics["chat"].items() >= result.metrics["chat"].items()
     assert replace(passed, metrics=result.metrics) == result
-    assert Checked(Says(result), SPEC).evidence is Evidence.MEASURED
 
 
 @pytest.mark.parametrize(

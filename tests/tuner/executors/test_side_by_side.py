@@ -65,29 +65,33 @@ def gpus(busy: int | None = None) -> list[Gpu]:
     ],
 )
 def test_which_launches_share_a_node(
-    changes: dict[str, object], variables: dict[str, str], expected: list[Share]
+    changes: dict[str, object],
+    variables: dict[str, str],
+    expected: list[Share],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert shares_of(spec(**changes), 7, silent, gpus, variables) == expected
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert shares_of(spec(**changes), 7, silent, gpus) == expected
 
 
 def test_a_small_budget_is_not_spent_on_the_control() -> None:
-    assert shares_of(spec(), 2, silent, gpus, {}) == []
-    assert shares_of(spec(gpus=1), 4, silent, gpus, {}) == [(0,), (1,), (2,)]
+    assert shares_of(spec(), 2, silent, gpus) == []
+    assert shares_of(spec(gpus=1), 4, silent, gpus) == [(0,), (1,), (2,)]
 
 
 def test_a_share_with_a_busy_gpu_is_left_to_who_has_it() -> None:
     said: list[str] = []
-    found = shares_of(spec(on="process", gpus=2), 7, said.append, lambda: gpus(busy=3), {})
+    found = shares_of(spec(on="process", gpus=2), 7, said.append, lambda: gpus(busy=3))
     assert found == [(0, 1), (4, 5), (6, 7)]
     assert said[0].startswith("gpus 2-3 are not used: GPU 3 (NVIDIA H200) is not idle")
 
 
-def test_a_share_is_shown_by_the_variable_that_is_in_use() -> None:
-    assert visible_to((4, 5), "nvidia", {}) == {"CUDA_VISIBLE_DEVICES": "4,5"}
-    assert visible_to((4, 5), "amd", {}) == {"HIP_VISIBLE_DEVICES": "4,5"}
-    assert visible_to((4, 5), "amd", {"ROCR_VISIBLE_DEVICES": "0,1"}) == {
-        "ROCR_VISIBLE_DEVICES": "4,5"
-    }
+def test_a_share_is_shown_by_the_variable_that_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert visible_to((4, 5), "nvidia") == {"CUDA_VISIBLE_DEVICES": "4,5"}
+    assert visible_to((4, 5), "amd") == {"HIP_VISIBLE_DEVICES": "4,5"}
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0,1")
+    assert visible_to((4, 5), "amd") == {"ROCR_VISIBLE_DEVICES": "4,5"}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from ray.util.queue import Empty, Queue
 from autotune.base.errors import AutotuneError, CannotGoOn
 from autotune.base.notify import Stage, on_node, silent
 from autotune.engines.context import gpus_of
-from autotune.tuner.executors import Bug, EvaluationSetup, Outcome, outcome_of
+from autotune.tuner.executors import Bug, EvaluationSetup, Executor, Outcome, outcome_of
 from autotune.tuner.trial import Launch, Trial, TrialResult
 
 from .cluster import Cluster, Node, NodePool, head_is_gone
@@ -323,7 +323,7 @@ def environment_of_ray_start() -> Iterator[None]:
             os.environ[_THREADS] = threads
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """An `autotune.tuner.executors.Executor`; arguments as of `factory.executor_for` and
     `cluster.Cluster`."""
 
@@ -364,13 +364,8 @@ class RayExecutor:
                 "more nodes would use too many of them for the baseline"
             )
 
-    @property
-    def nodes(self) -> Sequence[str]:
-        return [node.name for node in self._pool.used if self._pool.free_gpus(node) >= self._least]
-
-    @property
-    def busy(self) -> Sequence[str]:
-        return [node.name for node in self._pool.used if self._pool.free_gpus(node) < self._least]
+    def places(self) -> Mapping[str, bool]:
+        return {node.name: self._pool.free_gpus(node) >= self._least for node in self._pool.used}
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
         while True:
@@ -517,8 +512,7 @@ class RayExecutor:
         self._forget(task)
         name, trial = task.node.name, task.trial
         count, latest = self._losses.get(name, (0, 0))
-        # Of those that ran side by side, lost at once, the first counts; a node that is gone loses
-        # none.
+        # Count simultaneous losses once, and none for a node that is gone.
         if not self._is_gone(task.node) and task.serial >= latest:
             self._losses[name] = count + 1, next(self._serial)
             if count + 1 >= TRIES and any(node.name != name for node in self._pool.used):
