@@ -107,7 +107,6 @@ MODES: dict[str, tuple[str, ...]] = {
         "Replica",
         "Replicas",
         "joined_replicas",
-        "launch_replicas",
         "numbers_of",
         "port_of_gpus",
         "replicas",
