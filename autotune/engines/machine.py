@@ -8,8 +8,7 @@ there is nothing to bind.
 
 AMD's are read from the files of the kernel's amdgpu and amdkfd drivers: no library is needed to
 ask. Sources: kernel documentation, "GPU Product Information" and "Memory Info" of amdgpu; of the
-processes drivers/gpu/drm/amd/amdkfd/kfd_process.c, of the firmware's versions
-drivers/gpu/drm/amd/amdgpu/amdgpu_ucode.c.
+processes drivers/gpu/drm/amd/amdkfd/kfd_process.c.
 """
 
 from __future__ import annotations
@@ -342,15 +341,6 @@ def _gpu_at(nvml: Any, index: int) -> Gpu:
         int(memory.used) if memory else 0,
         tuple(sorted({int(process.pid) for process in running})),
     )
-
-
-def mec_firmware(root: Path) -> tuple[int, ...]:
-    """Read each GPU's version of compute microcode, in the order of `gpus`, if the driver reports
-    it."""
-    versions = [
-        number(card / "fw_version/mec_fw_version") for card in _amd_cards(root) if _amd_name(card)
-    ]
-    return tuple(version for version in versions if version is not None)
 
 
 def _amd_cards(root: Path) -> list[Path]:

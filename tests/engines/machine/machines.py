@@ -33,7 +33,6 @@ def amd(
     count: int,
     name: str = "AMD Instinct MI300X OAM",
     memory: int = 192 * GIB,
-    mec: int = 177,
 ) -> None:
     """Cards from 1 on (a board's own graphics is card0), each with its number in amdkfd, and nobody
     using them."""
@@ -55,7 +54,6 @@ def amd(
                 f"{card}/device": "0x74a1",
                 f"{card}/mem_info_vram_total": memory,
                 f"{card}/mem_info_vram_used": 300 * 2**20,
-                f"{card}/fw_version/mec_fw_version": f"0x{mec:08x}",
                 f"{node}/properties": f"simd_count 1216\ndrm_render_minor {128 + i}\nnum_xcc 8",
                 f"{node}/gpu_id": 1000 + i,
             },

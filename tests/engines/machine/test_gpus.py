@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.engines.machine import Gpu, driver_version, gpus, has, mec_firmware, power_of
+from autotune.engines.machine import Gpu, driver_version, gpus, has, power_of
 from tests.engines.machine.machines import GIB, amd, busy, nvidia, write
 
 
@@ -37,7 +37,6 @@ def test_amd_gpus_with_their_memory_and_who_holds_it(tmp_path: Path) -> None:
     ]
     assert seen[10].busy_pids == (4711,)
     assert has("mi300x", 12, tmp_path)
-    assert mec_firmware(tmp_path) == (177,) * 12
 
 
 def test_a_board_that_does_not_tell_its_name_is_known_by_its_device(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_module_that_is_not_there_has_no_folder() -> None:
 
 ASK = """
 from pathlib import Path
-from autotune.cli.doctor import Host, installed
+from autotune.servers.doctor import Host, installed
 from autotune.engines import engine, names, recognise
 from autotune.base.errors import BadInput
 from autotune.engines.library import Library

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli.doctor import CHECKS, Finding, Host, Status, examine, ready
+from autotune.servers.doctor import CHECKS, Finding, Host, Status, examine, ready
 from tests.engines.machine.machines import GIB, amd, busy, nvidia, processor, write
 from tests.processes import alive, until
 
