@@ -188,7 +188,7 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
     for launch in executor.launches(ask):
         before, said = study.launches, study.changes
         try:
-            launch = gate.judged(launch, before) if launch.result.answers else launch
+            launch = gate.judge(launch, before) if launch.result.answers else launch
         finally:
             # A finished launch is kept although its answers cannot be judged.
             study.tell(launch)

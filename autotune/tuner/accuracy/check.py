@@ -1,12 +1,12 @@
 """The three checks with one interface: a server's answers, and whether they are as good as the
 baseline's.
 
-What a check is told by a server is a JSON object (the evidence), so that it can be kept in a file
-and judged elsewhere. In a study `Gate` keeps it in the study's folder, ``accuracy/0007.json`` of
-launch 7, for its owner's eyes alone: the prompts of a task file may be private. A launch's row has
-what the check came to.
+A server's answers are a JSON object (the evidence), so that it can be kept in a file and judged
+elsewhere. In a study `Gate` keeps it in the study's folder, ``accuracy/0007.json`` of launch 7,
+readable by its owner alone: the prompts of a task file may be private. A launch's row has the
+result of the check.
 
-A task file has one JSON object per line with what is asked, the known answer, and how the two are
+A task file has one JSON object per line with the question, the known answer, and how the two are
 compared:
 
     {"prompt": "17 + 25 =", "answer": "42", "match": "number"}
@@ -37,9 +37,9 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     FiniteFloat,
+    PositiveInt,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -48,6 +48,7 @@ from pydantic import (
 from autotune.base.errors import BadInput
 from autotune.base.files import write_atomically
 from autotune.base.notify import silent
+from autotune.engines.entry import Entry
 from autotune.engines.failure import Failure, FailureKind
 from autotune.load.client.target import Target
 from autotune.load.workloads.prompt_files import parsed_line
@@ -55,10 +56,10 @@ from autotune.servers import ShutdownTimeouts
 from autotune.servers.process import WatchdogClient
 from autotune.servers.processes import MARKER
 from autotune.servers.watchdog import Request
-from autotune.tuner.accuracy import builtin
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Accuracy, Example, Launch, State
 
+from . import builtin
 from .asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
 from .builtin import Interval, contexts, score
 
@@ -67,6 +68,8 @@ LIMIT_S = 4 * 3600
 _TAIL = 300
 CheckEvidence = Mapping[str, Any]
 """Evidence of a check: one of the objects of `_EVIDENCE`."""
+Launches = Sequence[CheckEvidence]
+"""Evidence of several launches."""
 Answered = Callable[[int], None]
 """Callback after each prompt's answer, with the number of all prompts."""
 EXAMPLES = 3
@@ -115,7 +118,8 @@ def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
     if code != 0:
         why = (err.strip() or out.strip())[-_TAIL:] or "no output"
         raise BadInput(f"--accuracy {text!r}: ended with exit code {code}: {why}")
-    last = next((line.strip() for line in reversed(out.splitlines()) if line.strip()), "")
+    lines = out.strip().splitlines()
+    last = lines[-1].strip() if lines else ""
     try:
         numbers = [float(word) for word in last.split()]
     except ValueError:
@@ -148,21 +152,18 @@ def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
         watchdog = WatchdogClient(request)
         try:
             deadline = time.monotonic() + LIMIT_S
-            while (
-                watchdog.exit_code is None
-                and not watchdog.lost
-                and (left_s := deadline - time.monotonic()) > 0
-            ):
+            while watchdog.exit_code is None and not watchdog.lost:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    break
                 watchdog.listen(left_s)
             texts = [path.read_text(encoding="utf-8", errors="replace") for path in (out, err)]
         finally:
             watchdog.stop(ShutdownTimeouts())
     if watchdog.exit_code is None:
-        why = (
-            "it was killed from outside"
-            if watchdog.lost
-            else f"did not end within {LIMIT_S / 3600:g} hours"
-        )
+        why = f"did not end within {LIMIT_S / 3600:g} hours"
+        if watchdog.lost:
+            why = "it was killed from outside"
         raise BadInput(f"--accuracy {text!r}: {why}")
     return watchdog.exit_code, texts[0], texts[1]
 
@@ -189,12 +190,7 @@ class Check(Protocol):
         """Return the score of one server."""
         ...
 
-    def judge(
-        self,
-        baselines: Sequence[CheckEvidence],
-        mine: CheckEvidence,
-        again: CheckEvidence | None = None,
-    ) -> Accuracy:
+    def judge(self, baselines: Launches, mine: CheckEvidence, *again: CheckEvidence) -> Accuracy:
         """Return whether a server answers as well as the baseline; `again` is of the same launch as
         `mine`."""
         ...
@@ -214,9 +210,8 @@ def check_of(text: str) -> Check:
 def timed(check: Check, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
     """Run a check; returns its evidence, with the seconds it took."""
     started_ns = time.perf_counter_ns()
-    return check.run(target, model, answered) | {
-        "seconds": (time.perf_counter_ns() - started_ns) / 1e9
-    }
+    evidence = check.run(target, model, answered)
+    return {**evidence, "seconds": (time.perf_counter_ns() - started_ns) / 1e9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +224,14 @@ class Builtin:
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
         logprobs = gives_logprobs(target, model)
+        count = partial(answered, len(contexts()))
         answers: dict[str, Any] = {}
-        for alone in (True, False):
+        for alone, at_once in ((True, 1), (False, AT_ONCE)):
             asked = [context for context in contexts() if context.alone is alone]
-            bodies, at_once = [context.body for context in asked], 1 if alone else AT_ONCE
-            count = partial(answered, len(contexts()))
-            came = ask(target, model, bodies, at_once, logprobs=logprobs, answered=count)
-            for context, answer in zip(asked, came, strict=True):
-                answers[context.name] = answer and [_row(token) for token in answer.tokens]
+            bodies = [context.body for context in asked]
+            replies = ask(target, model, bodies, at_once, logprobs=logprobs, answered=count)
+            for context, answer in zip(asked, replies, strict=True):
+                answers[context.name] = answer and list(map(_row, answer.tokens))
         if not any(answers.values()):
             raise NoAnswers(
                 "every answer of the accuracy check is empty, or its prompt was refused"
@@ -244,25 +239,15 @@ class Builtin:
         return {"kind": self.kind, "logprobs": logprobs, "answers": answers}
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
-        # What others are compared with has no score.
-        return Accuracy(
-            self.kind,
-            None,
-            note="" if evidence["logprobs"] else NO_LOGPROBS,
-            seconds=evidence["seconds"],
-        )
+        # Without a reference there is no score.
+        note = "" if evidence["logprobs"] else NO_LOGPROBS
+        return Accuracy(self.kind, None, note=note, seconds=evidence["seconds"])
 
-    def judge(
-        self,
-        baselines: Sequence[CheckEvidence],
-        mine: CheckEvidence,
-        again: CheckEvidence | None = None,
-    ) -> Accuracy:
+    def judge(self, baselines: Launches, mine: CheckEvidence, *again: CheckEvidence) -> Accuracy:
         groups = {context.name: context.group for context in contexts()}
-        reference, ours = _answers(baselines[0]), _answers(mine)
-        alike = [(reference, _answers(other)) for other in baselines[1:]]
-        if again is not None:
-            alike.append((ours, _answers(again)))
+        reference, *others = map(_answers, baselines)
+        ours, *repeats = map(_answers, (mine, *again))
+        alike = [(reference, other) for other in others] + [(ours, other) for other in repeats]
         verdict = builtin.judge(reference, ours, alike, groups)
         if not verdict.null.total:
             raise BadInput(
@@ -270,12 +255,16 @@ class Builtin:
             )
         score, ci95 = verdict.agreement.score
         texts = {context.name: context.prompt for context in contexts()}
-        worst = [] if not verdict.reasons else verdict.worst[:EXAMPLES]
+        worst = verdict.worst[:EXAMPLES] if verdict.reasons else ()
         examples = [
-            _example(texts[d.context], reference[d.context], ours[d.context]) for d in worst
+            Example(
+                _end(texts[one.context]),
+                *(_text(answers[one.context]) for answers in (reference, ours)),
+            )
+            for one in worst
         ]
         result = replace(self.alone(mine), score=score, ci95=ci95)
-        return _beside(verdict.null.score, result, verdict.threshold, verdict.reasons, examples)
+        return _compared(verdict.null.score, result, verdict.threshold, verdict.reasons, examples)
 
 
 def _row(token: Token) -> list[Any]:
@@ -290,61 +279,57 @@ def _row(token: Token) -> list[Any]:
 
 
 def _answers(evidence: CheckEvidence) -> dict[str, Answer | None]:
-    rows = evidence["answers"].items()
-    tokens = {
-        name: None if row is None else tuple(Token(*one) for one in row) for name, row in rows
-    }
-    return {
-        name: None if row is None else Answer("".join(t.text for t in row), row)
-        for name, row in tokens.items()
-    }
+    answers: dict[str, Answer | None] = {}
+    for name, rows in evidence["answers"].items():
+        tokens = tuple(Token(*row) for row in rows or ())
+        text = "".join(token.text for token in tokens)
+        answers[name] = None if rows is None else Answer(text, tokens)
+    return answers
 
 
-def _example(prompt: str, baseline: Answer | None, finalist: Answer | None) -> Example:
-    return Example(
-        _end(prompt), baseline.text if baseline else "", finalist.text if finalist else ""
-    )
+def _text(answer: Answer | None) -> str:
+    return "" if answer is None else answer.text
 
 
-def _beside(
-    baseline: tuple[float, Interval | None],
+def _compared(
+    baseline: tuple[float | None, Interval | None],
     result: Accuracy,
     threshold: float,
-    reasons: tuple[str, ...],
+    reasons: Sequence[str],
     examples: Sequence[Example] = (),
 ) -> Accuracy:
-    """Return the score of a server next to the baseline's; it passes if there is no reason against
-    it."""
-    own, within = baseline
-    told = replace(
-        result, baseline=own, baseline_ci95=within, threshold=threshold, examples=tuple(examples)
+    """Return a server's result with the baseline's score; it passes if no reason is against it."""
+    own, ci95 = baseline
+    return replace(
+        result,
+        baseline=own,
+        baseline_ci95=ci95,
+        threshold=threshold,
+        passed=not reasons,
+        reasons=tuple(reasons),
+        examples=tuple(examples),
     )
-    return replace(told, passed=not reasons, reasons=reasons)
 
 
 def _end(text: str, most: int = 300) -> str:
     return text if len(text) <= most else f"… {text[-most:]}"
 
 
-class Message(BaseModel):
+class Message(Entry):
     """One message of a chat."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class Task(BaseModel):
+class Task(Entry):
     """One item of a task file; exactly one of prompt and messages."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)
     answer: str | int | float
     match: Literal["exact", "number", "contains"]
-    max_tokens: int = Field(default=256, gt=0)
+    max_tokens: PositiveInt = 256
 
     @model_validator(mode="after")
     def _check(self) -> Task:
@@ -359,21 +344,17 @@ class Task(BaseModel):
     @property
     def body(self) -> dict[str, Any]:
         """Return the body of the request."""
+        body: dict[str, Any] = {"prompt": self.prompt}
         if self.messages is not None:
-            return {
-                "messages": [one.model_dump() for one in self.messages],
-                "max_tokens": self.max_tokens,
-            }
-        return {"prompt": self.prompt, "max_tokens": self.max_tokens}
+            body = {"messages": [one.model_dump() for one in self.messages]}
+        return {**body, "max_tokens": self.max_tokens}
 
     @property
     def question(self) -> str:
         """Return the prompt as one text."""
-        return (
-            self.prompt
-            if self.prompt is not None
-            else "\n".join(one.content for one in self.messages or ())
-        )
+        if self.prompt is not None:
+            return self.prompt
+        return "\n".join(one.content for one in self.messages or ())
 
     def is_right(self, text: str) -> bool:
         """Return whether an answer is right; the last of its numbers counts."""
@@ -385,23 +366,23 @@ class Task(BaseModel):
 
 def number_in(text: str) -> float | None:
     """Return the last number of a text, without its thousands separators."""
-    found = _NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    numbers = _NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def read_tasks(path: Path) -> list[Task]:
     """Read a task file; raises `BadInput` with the line and the valid form."""
     try:
-        lines = path.read_text(encoding="utf-8").split(
-            "\n"
-        )  # Other line breaks may stand within JSON texts.
+        # Other line breaks may stand within JSON texts.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
             f"--accuracy {path}: cannot be read ({error}); give a file of lines like {_FORM}"
         ) from None
-    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     tasks = [
-        parsed_line(path, number, line, Task, f"a line like {_FORM}") for number, line in numbered
+        parsed_line(path, number, line, Task, f"a line like {_FORM}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
     ]
     if not tasks:
         raise BadInput(f"--accuracy {path}: holds no task; write lines like {_FORM}")
@@ -410,8 +391,8 @@ def read_tasks(path: Path) -> list[Task]:
 
 def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> Interval:
     """Return the 95 % interval of the difference of two scores of the same items, in points."""
-    lost = sum(one and not other for one, other in zip(before, after, strict=True)) + 0.5
-    won = sum(other and not one for one, other in zip(before, after, strict=True)) + 0.5
+    pairs = list(zip(before, after, strict=True))
+    lost, won = pairs.count((True, False)) + 0.5, pairs.count((False, True)) + 0.5
     count = len(before) + 2
     middle = (won - lost) / count
     half = _NORMAL_95 * math.sqrt(lost + won - (won - lost) ** 2 / count) / count
@@ -435,22 +416,17 @@ class TaskFile:
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
         bodies = [task.body for task in self.tasks]
-        came = ask(target, model, bodies, AT_ONCE, answered=partial(answered, len(bodies)))
-        if not any(came):
+        replies = ask(target, model, bodies, AT_ONCE, answered=partial(answered, len(bodies)))
+        if not any(replies):
             raise NoAnswers("the server accepts none of the task file's prompts")
-        texts = [answer.text if answer else "" for answer in came]
-        marks = [task.is_right(text) for task, text in zip(self.tasks, texts, strict=True)]
+        texts = list(map(_text, replies))
+        marks = list(map(Task.is_right, self.tasks, texts))
         return {"kind": self.kind, "sha256": self.sha256, "marks": marks, "texts": texts}
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
         return Accuracy(self.kind, *score(evidence["marks"]), seconds=evidence["seconds"])
 
-    def judge(
-        self,
-        baselines: Sequence[CheckEvidence],
-        mine: CheckEvidence,
-        again: CheckEvidence | None = None,
-    ) -> Accuracy:
+    def judge(self, baselines: Launches, mine: CheckEvidence, *again: CheckEvidence) -> Accuracy:
         """Judge as `Check`: compared with the baseline's first launch, item by item."""
         before = baselines[0]
         if before["sha256"] != self.sha256 or len(before["marks"]) != len(self.tasks):
@@ -458,23 +434,18 @@ class TaskFile:
         low, high = paired_difference(before["marks"], mine["marks"])
         own, result = self.alone(before), self.alone(mine)
         assert own.score is not None
-        assert result.score is not None
-        reasons: tuple[str, ...] = ()
+        reasons, examples = list[str](), list[Example]()
         if high < WORST_DROP:
-            change = f"{result.score:.1f} % of {len(self.tasks)} answers are right, the baseline's {own.score:.1f} %"
-            reasons = (
-                f"{change} (95 % interval of the difference {low:+.1f} to {high:+.1f} points)",
+            reasons.append(
+                f"{result.score:.1f} % of {len(self.tasks)} answers are right, the baseline's {own.score:.1f} % "
+                f"(95 % interval of the difference {low:+.1f} to {high:+.1f} points)"
             )
-        lost = (
-            [i for i, right in enumerate(before["marks"]) if right and not mine["marks"][i]]
-            if reasons
-            else []
-        )
-        examples = [
-            Example(_end(self.tasks[i].question), _end(before["texts"][i]), _end(mine["texts"][i]))
-            for i in lost[:EXAMPLES]
-        ]
-        return _beside((own.score, own.ci95), result, own.score + WORST_DROP, reasons, examples)
+            lost = [i for i, right in enumerate(before["marks"]) if right and not mine["marks"][i]]
+            for i in lost[:EXAMPLES]:
+                texts = self.tasks[i].question, before["texts"][i], mine["texts"][i]
+                examples.append(Example(*map(_end, texts)))
+        threshold = own.score + WORST_DROP
+        return _compared((own.score, own.ci95), result, threshold, reasons, examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,12 +467,7 @@ class ScoreCommand:
         ci95 = None if error is None else (score - 1.96 * error, score + 1.96 * error)
         return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
 
-    def judge(
-        self,
-        baselines: Sequence[CheckEvidence],
-        mine: CheckEvidence,
-        again: CheckEvidence | None = None,
-    ) -> Accuracy:
+    def judge(self, baselines: Launches, mine: CheckEvidence, *again: CheckEvidence) -> Accuracy:
         """Judge as `Check`. A point is a hundredth of a score of at most 1, else 1.
 
         With standard errors the interval of the difference must lie below the threshold; without,
@@ -512,38 +478,36 @@ class ScoreCommand:
         assert result.score is not None
         threshold = own.score + WORST_DROP * (0.01 if own.score <= 1 else 1.0)
         errors = [evidence["error"] or 0.0 for evidence in (baselines[0], mine)]
-        highest = result.score + 1.96 * math.hypot(*errors)
-        reasons = (
-            ()
-            if highest >= threshold
-            else (f"its score is {result.score:g}, the baseline's {own.score:g}",)
-        )
-        return _beside((own.score, own.ci95), result, threshold, reasons)
+        reasons = []
+        if result.score + 1.96 * math.hypot(*errors) < threshold:
+            reasons.append(f"its score is {result.score:g}, the baseline's {own.score:g}")
+        return _compared((own.score, own.ci95), result, threshold, reasons)
 
 
-class _BuiltinEvidence(BaseModel):
-    kind: Literal["builtin"]
-    logprobs: bool
-    answers: dict[str, list[_Row] | None]
+class _Evidence(BaseModel):
     seconds: FiniteFloat
 
 
-class _TaskEvidence(BaseModel):
+class _BuiltinEvidence(_Evidence):
+    kind: Literal["builtin"]
+    logprobs: bool
+    answers: dict[str, list[_Row] | None]
+
+
+class _TaskEvidence(_Evidence):
     kind: Literal["tasks"]
     sha256: str
     marks: list[bool]
     texts: list[str]
-    seconds: FiniteFloat
 
 
-class _CommandEvidence(BaseModel):
+class _CommandEvidence(_Evidence):
     kind: Literal["command"]
     score: FiniteFloat
     error: FiniteFloat | None
-    seconds: FiniteFloat
 
 
-_EVIDENCE: TypeAdapter[BaseModel] = TypeAdapter(
+_EVIDENCE: TypeAdapter[_Evidence] = TypeAdapter(
     Annotated[_BuiltinEvidence | _TaskEvidence | _CommandEvidence, Field(discriminator="kind")]
 )
 
@@ -586,7 +550,7 @@ class Gate:
     folder: Path
     baseline: str
 
-    def judged(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
+    def judge(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
         """Return a launch with the result of the check, failed if the baseline's launches answer
         better."""
         result, check = launch.result, check_of_study(self.spec)
@@ -596,21 +560,19 @@ class Gate:
         path = self._path(launch)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         write_atomically(path, json.dumps(evidence), mode=0o600)
+        accuracy = check.alone(evidence)
         references = [] if self._is_baseline(launch) else self._references(launches)
-        if len(references) < check.baselines:
-            # The baseline itself, or one that cannot be compared with it: it did not run.
-            return replace(
-                launch, result=replace(result, answers={}, accuracy=check.alone(evidence))
-            )
-        try:
-            came = check.judge(references, evidence)
-        except BadInput as error:  # the baseline's answers are none to compare with
-            came = replace(check.alone(evidence), note=str(error))
-        result = replace(result, answers={}, accuracy=came)
-        if came.passed is False:
+        # Without enough references there is no comparison: the baseline itself, or it did not run.
+        if len(references) >= check.baselines:
+            try:
+                accuracy = check.judge(references, evidence)
+            except BadInput as error:  # the baseline's answers cannot be compared
+                accuracy = replace(accuracy, note=str(error))
+        result = replace(result, answers={}, accuracy=accuracy)
+        if accuracy.passed is False:
             failure = Failure(
                 FailureKind.ACCURACY,
-                f"It answers worse than the baseline: {'; '.join(came.reasons)}.",
+                f"It answers worse than the baseline: {'; '.join(accuracy.reasons)}.",
             )
             result = replace(result, state=State.FAILED, failure=failure, metrics={})
         return replace(launch, result=result)

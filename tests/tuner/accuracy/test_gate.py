@@ -97,7 +97,7 @@ def test_a_finalist_is_not_judged_before_the_baseline_has_answered_twice(tmp_pat
         row = launch(number, Role.FINAL, position, 1000)
         answers = {context.name: [[word]] * 8 for context in contexts()}
         told = {"kind": "builtin", "logprobs": False, "answers": answers, "seconds": 1.0}
-        return gate.judged(replace(row, result=replace(row.result, answers=told)), before)
+        return gate.judge(replace(row, result=replace(row.result, answers=told)), before)
 
     first = judged(0, 0, " right")
     early, second = judged(1, 2, " wrong", first), judged(2, 0, " right", first)

@@ -83,7 +83,7 @@ def study(folder: Path, wrong: str, **changes: object) -> tuple[list[Launch], Re
             told = {"marks": [right] * 50, "texts": ["2" if right else "3"] * 50, "seconds": 2.0}
             answers = {"kind": "tasks", "sha256": check.sha256, **told}
             launch = replace(launch, result=replace(launch.result, answers=answers))
-        one.tell(gate.judged(launch, one.launches) if launch.result.answers else launch)
+        one.tell(gate.judge(launch, one.launches) if launch.result.answers else launch)
     one.close()
     launches = list(one.launches)
     return launches, recommend(spec, NODE, launches, (), one.stop_reason)
