@@ -57,7 +57,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
             )
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
-    rent = Rent.of(asked, gpus_of(resolved.effective, resolved.context.gpus))
+    rent = Rent.checked(gpus_of(resolved.effective, resolved.context.gpus), asked.gpu_hour_price)
     if asked.find_load is None:
         predicted = prediction(resolved, load, asked.seed)
     else:

@@ -184,7 +184,9 @@ class StudyComparison:
         """
         changes = {change.metric: change for change in next(iter(self.metrics.values()), ())}
         per_gpu, aim = changes.get(PER_GPU), changes.get(self.a.spec.objective)
-        rents = [Rent.of(study.spec, study.spec.gpus) for study in (self.a, self.b)]
+        rents = [
+            Rent.checked(study.spec.gpus, study.spec.gpu_hour_price) for study in (self.a, self.b)
+        ]
         if per_gpu is None or (equal := rents[0].break_even(per_gpu.b / per_gpu.a)) is None:
             return None
         ends, sure = None, ""

@@ -71,7 +71,7 @@ class Bench(BenchOptions):
     @property
     def rent(self) -> Rent:
         """Return the server's GPUs, and the hourly cost of one."""
-        return Rent.of(self, self.gpus)
+        return Rent.checked(self.gpus, self.gpu_hour_price)
 
     def load_workload(self) -> Workload:
         """Return the workload by its name, with the arrivals of these options."""
@@ -124,7 +124,7 @@ class Bench(BenchOptions):
                 f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions"
             )
         parse_goodput(self.goodput)
-        Rent.of(self, self.gpus)
+        Rent.checked(self.gpus, self.gpu_hour_price)
         self.check_result_file()
 
     def check_result_file(self) -> None:

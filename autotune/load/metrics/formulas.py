@@ -33,11 +33,10 @@ from pydantic import BaseModel, ConfigDict
 
 from autotune.base.arrays import Bools, Floats
 from autotune.base.errors import BadInput
-from autotune.load.metrics import readable
-from autotune.load.metrics.table import METRICS, check_metric
 
+from . import readable
 from .records import RequestRecords, latencies, statistics, token_series, tpot_ms
-from .table import VIOLATIONS, Metrics, metric_meant
+from .table import METRICS, VIOLATIONS, Metrics, check_metric, metric_meant
 
 SHORT_S = 20.0
 """Shortest load in seconds that is not dominated by ramp-up (prefill) and drain (a shrinking
@@ -110,9 +109,8 @@ def steady_total_token_throughput(*runs: RequestRecords) -> float:
     without a success."""
     parts = [steady_part(run) for run in runs]
     duration_s = sum(end_s - begin_s for begin_s, end_s, *_ in parts)
-    return (
-        sum(read + written for *_, read, written in parts) / duration_s if duration_s > 0 else 0.0
-    )
+    tokens = sum(read + written for *_, read, written in parts)
+    return tokens / duration_s if duration_s > 0 else 0.0
 
 
 def steady_part(records: RequestRecords) -> tuple[float, float, float, float]:
@@ -134,8 +132,8 @@ def _window(done: RequestRecords) -> tuple[Floats, int]:
     begun_s = _begun_s(done)
     moments_s = np.concatenate([begun_s, done.finished_s])
     change = np.repeat([1.0, -1.0], len(done))
-    # In one moment a closed loop sends when an answer ends, while a first token that comes with the
-    # last one of another answer was made in the same step as that.
+    # A closed loop sends at the moment when an answer ends; a first token at the moment of another
+    # answer's last one was made in the same step.
     order = np.lexsort((-change if begun_s is done.first_token_s else change, moments_s))
     moments_s, streams = moments_s[order], np.cumsum(change[order])
     most = max(int(streams.max()), 1)
@@ -233,13 +231,10 @@ class Slo(BaseModel):
 
     @property
     def told(self) -> str:
-        """Return the limit for people: as they type it, or, of one that is none of theirs, in
-        words."""
-        return (
-            str(self)
-            if self.metric != VIOLATIONS
-            else f"{100 - self.limit:g} % of the requests within --goodput"
-        )
+        """Return the limit for people: as they type it, or in words if autotune added it."""
+        if self.metric == VIOLATIONS:
+            return f"{100 - self.limit:g} % of the requests within --goodput"
+        return str(self)
 
     def broken_by(self, value: float) -> str:
         """Describe a value beyond the limit: by how much, or the share of the requests that met
@@ -260,10 +255,10 @@ def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:
     per_request = {**latencies(done), "tpot": tpot_ms(done)}
     good = np.ones(len(done), dtype=bool)
     for slo in slos:
-        *_, latency, unit = ("", *slo.metric.split("_"))
-        values = per_request.get(latency) if unit == "ms" and latency != "itl" else None
-        if values is not None:
-            good &= np.array([slo.violation(float(v)) <= 0 for v in values], dtype=bool)
+        for latency in PER_REQUEST:
+            if slo.metric.endswith(f"{latency}_ms"):
+                excess = [slo.violation(value) for value in per_request[latency].tolist()]
+                good &= np.array(excess) <= 0
     return int(good.sum())
 
 
@@ -273,11 +268,13 @@ def _peaks(done: RequestRecords) -> tuple[float, int]:
     start = done.sent_s.min()
     times, counts = token_series(done)
     tokens = np.bincount((times - start).astype(np.int64), weights=counts)
-    begun = np.bincount((done.sent_s - start).astype(np.int64), minlength=2)
-    ended = np.bincount((done.finished_s - start).astype(np.int64) + 1, minlength=2)
-    size = max(len(begun), len(ended))
+    begun, ended = (
+        (done.sent_s - start).astype(np.int64),
+        (done.finished_s - start).astype(np.int64),
+    )
+    seconds = int(max(begun.max(), ended.max())) + 2
     in_flight = np.cumsum(
-        np.pad(begun, (0, size - len(begun))) - np.pad(ended, (0, size - len(ended)))
+        np.bincount(begun, minlength=seconds) - np.bincount(ended + 1, minlength=seconds)
     )
     return float(tokens.max()), int(in_flight.max())
 
@@ -287,8 +284,8 @@ def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Slo] = ()) ->
     pauses."""
     metrics = summarize(RequestRecords.one_after_another(runs), slos)
     metrics["steady_total_token_throughput"] = steady_total_token_throughput(*runs)
+    # Peaks are those of one load: the end of one and the begin of the next are no peak.
     for peak, name in enumerate(("max_output_tokens_per_s", "max_concurrent_requests")):
-        # Of one load at a time: the end of one and the begin of the next are no peak.
         metrics[name] = max(
             (_peaks(done)[peak] for run in runs if len(done := run.successful())), default=0
         )
@@ -330,7 +327,7 @@ def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
     return summary
 
 
-LATENCIES = ("ttft", "tpot", "e2el")
+PER_REQUEST = ("ttft", "tpot", "e2el")
 """Latencies with one value per request."""
 
 MOST_VIOLATIONS = Slo(metric=VIOLATIONS, sense="<=", limit=55)
@@ -355,7 +352,7 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
             limit = float(number)
         except ValueError:
             limit = math.nan
-        if not colon or name not in LATENCIES or math.isnan(limit):
+        if not colon or name not in PER_REQUEST or math.isnan(limit):
             raise BadInput(f"--goodput {word!r}: {_FORM}")
         if not (limit > 0 and math.isfinite(limit)):
             raise BadInput(f"--goodput {word!r}: the limit must be a number above 0")

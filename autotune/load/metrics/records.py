@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -64,22 +65,16 @@ class RequestRecords:
     def one_after_another(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
         """Return several runs on one server, such as the load points of a sweep, as one run without
         pauses."""
-        placed, clock_s = [], 0.0
+        shifted: list[RequestRecords] = []
+        clock_s = 0.0
         for run in runs:
             if len(run):
-                later_s = clock_s - float(run.sent_s.min())
-                placed.append(
-                    replace(run, **{name: getattr(run, name) + later_s for name in _TIMES})
+                shift_s = clock_s - float(run.sent_s.min())
+                shifted.append(
+                    replace(run, **{name: getattr(run, name) + shift_s for name in _TIMES})
                 )
-                clock_s = float(placed[-1].finished_s.max())
-        if not placed:
-            return cls.empty()
-        return cls(
-            *(
-                np.concatenate([getattr(run, name) for run in placed])
-                for name in (*COLUMNS, *SERIES)
-            )
-        )
+                clock_s = float(shifted[-1].finished_s.max())
+        return cls(**_joined(shifted)) if shifted else cls.empty()
 
     @classmethod
     def side_by_side(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
@@ -87,21 +82,17 @@ class RequestRecords:
         sending."""
         if len(runs) == 1:
             return runs[0]
-        joined = {
-            name: np.concatenate([getattr(run, name) for run in runs])
-            for name in (*COLUMNS, *SERIES)
-        }
-        sent, came = (
-            np.argsort(joined["sent_s"], kind="stable"),
-            np.argsort(joined["token_s"], kind="stable"),
-        )
-        placed = {**dict.fromkeys(COLUMNS, sent), "token_s": came, "token_n": came}
-        return cls(
-            **{
-                name: column[placed[name]] if name in placed else column
-                for name, column in joined.items()
-            }
-        )
+        joined = _joined(runs)
+        for clock, names in (("sent_s", COLUMNS), ("token_s", ("token_s", "token_n"))):
+            order = np.argsort(joined[clock], kind="stable")
+            joined |= {name: joined[name][order] for name in names}
+        return cls(**joined)
+
+
+def _joined(runs: Sequence[RequestRecords]) -> dict[str, Any]:
+    return {
+        name: np.concatenate([getattr(run, name) for run in runs]) for name in (*COLUMNS, *SERIES)
+    }
 
 
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -135,8 +126,8 @@ def statistics(name: str, values: Floats) -> dict[str, float]:
     without samples."""
     if not len(values):
         return {f"{statistic}_{name}_ms": 0.0 for statistic in STATISTICS}
-    p50, p90, p95, p99 = (float(v) for v in np.percentile(values, (50, 90, 95, 99)))
-    figures = (float(np.mean(values)), p50, float(np.std(values)), p90, p95, p99)
+    median, *upper = np.percentile(values, (50, 90, 95, 99)).tolist()
+    figures = (float(np.mean(values)), median, float(np.std(values)), *upper)
     return {
         f"{statistic}_{name}_ms": value
         for statistic, value in zip(STATISTICS, figures, strict=True)

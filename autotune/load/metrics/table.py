@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from autotune.base.errors import BadInput, UnknownName
 
@@ -45,13 +45,6 @@ the objective's workload alone (``mlflow``), behind vLLM's figures in the table 
 bench``, and there after a load search (``capacity``)."""
 
 
-class Priced(Protocol):
-    """A study, or typed options, with the price of a GPU."""
-
-    @property
-    def gpu_hour_price(self) -> float | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Rent:
     """GPUs of a server, and the hourly price of one, in any currency; None if unknown."""
@@ -60,19 +53,20 @@ class Rent:
     gpu_hour_price: float | None = None
 
     @classmethod
-    def of(cls, asked: Priced, gpus: int | None) -> Rent:
+    def checked(cls, gpus: int | None, gpu_hour_price: float | None) -> Rent:
         """Return the rent of this number of GPUs; raises `BadInput` for an invalid price, or one
         without GPUs."""
-        price = asked.gpu_hour_price
-        if price is not None and not (price > 0 and math.isfinite(price)):
+        if gpu_hour_price is None:
+            return cls(gpus)
+        if not 0 < gpu_hour_price < math.inf:
             raise BadInput(
-                f"--gpu-hour-price {price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20"
+                f"--gpu-hour-price {gpu_hour_price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20"
             )
-        if price is not None and gpus is None:
+        if gpus is None:
             raise BadInput(
                 "--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8"
             )
-        return cls(gpus, price)
+        return cls(gpus, gpu_hour_price)
 
     def break_even(self, gain: float) -> float | None:
         """Return the hourly price at which a GPU that carries `gain` times as much costs the same a
@@ -80,19 +74,21 @@ class Rent:
         return None if self.gpu_hour_price is None else self.gpu_hour_price * gain
 
     def __str__(self) -> str:
-        known = self.gpu_hour_price is not None
-        return f"{self.gpu_hour_price:.2f} a GPU hour" if known else "no price given"
+        if self.gpu_hour_price is None:
+            return "no price given"
+        return f"{self.gpu_hour_price:.2f} a GPU hour"
 
     def derived(self, metrics: Mapping[str, Any]) -> Metrics:
         """Add derived metrics to the metrics of one load, and to the rows of its curve.
 
-        Recorded values stay, but for costs where a price is given. A metric that cannot be told is
-        left out.
+        Recorded values stay, except costs with a price given. A metric without its inputs is left
+        out.
         """
         load, derived = Load(metrics, self), dict(metrics)
-        for name in DERIVED:
-            recorded = name in metrics and name not in COSTS
-            value = None if recorded else TABLE[name].derive(load)  # type: ignore[misc]
+        for name, row in TABLE.items():
+            if row.derive is None or (name in metrics and name not in COSTS):
+                continue
+            value = row.derive(load)
             if value is not None:
                 derived[name] = value
         if isinstance(rows := metrics.get(CURVE), list):
@@ -116,9 +112,10 @@ class Load:
 
     def cost(self, tokens_per_s: float) -> float | None:
         """Return the price of 10^6 tokens at a rate: GPUs x price / 3600 / rate x 10^6."""
-        if self.rent.gpus is None or self.rent.gpu_hour_price is None or tokens_per_s <= 0:
+        gpus, price = self.rent.gpus, self.rent.gpu_hour_price
+        if gpus is None or price is None or tokens_per_s <= 0:
             return None
-        return self.rent.gpus * self.rent.gpu_hour_price / 3600 / tokens_per_s * 1e6
+        return gpus * price / 3600 / tokens_per_s * 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ class Metric:
         shown: places that show it unasked.
         predicted_as: the predicted metric that orders candidates alike, where it is not predicted
             itself.
-        derive: computes it from other metrics; None for "cannot be told".
+        derive: computes it from other metrics; None without its inputs.
     """
 
     name: str
@@ -168,8 +165,10 @@ def _read_per_s(load: Load) -> float:
 
 
 def _violations(load: Load) -> float | None:
-    done, good = load.positive("request_throughput"), load.metrics.get(GOODPUT)
-    share = 0.0 if good is None or not done else 1 - load.positive(GOODPUT) / done
+    done = load.positive("request_throughput")
+    if not done or load.metrics.get(GOODPUT) is None:
+        return None
+    share = 1 - load.positive(GOODPUT) / done
     return 100 * share if share > 0 else None
 
 
@@ -190,8 +189,8 @@ def _per_user(load: Load) -> float | None:
 
 
 def _capacity(name: str, title: str, unit: str = "tok/s", **more: Any) -> Metric:
-    more = {"needs": "--find-load", "shown": ("mlflow", "capacity"), **more}
-    return Metric(f"capacity_{name}", title, unit, **_RATE, **more)
+    more = {**_RATE, "needs": "--find-load", "shown": ("mlflow", "capacity"), **more}
+    return Metric(f"capacity_{name}", title, unit, **more)
 
 
 def _cost(
@@ -201,10 +200,16 @@ def _cost(
 
     No figure says how a node's time is divided between prefill and decode.
     """
-    name, unit = f"cost_per_million_{tokens}", f"per million {tokens.replace('_', ' ')}"
-    more: dict[str, Any] = {**_TIME, "less": "costs {} less", "needs": "--gpu-hour-price"}
-    more["derive"] = lambda load: load.cost(tokens_per_s(load))
-    return Metric(name, "Cost", unit, **more, is_work=True, shown=shown)
+    return Metric(
+        f"cost_per_million_{tokens}",
+        "Cost",
+        f"per million {tokens.replace('_', ' ')}",
+        **_TIME | {"less": "costs {} less"},
+        is_work=True,
+        needs="--gpu-hour-price",
+        shown=shown,
+        derive=lambda load: load.cost(tokens_per_s(load)),
+    )
 
 
 _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
@@ -218,10 +223,11 @@ def _words(name: str) -> tuple[str, str]:
 
 def _latency(statistic: str, latency: str) -> Metric:
     name = f"{statistic}_{latency}_ms"
-    places: dict[str, Place] = {"mean": "mlflow", "p99": "mlflow"}
-    if latency in ("ttft", "tpot"):
-        places = {"mean": "report", "p99": "report", "median": "mlflow"}
-    shown = (places[statistic],) if statistic in places else ()
+    shown: tuple[Place, ...] = ()
+    if statistic in ("mean", "p99"):
+        shown = ("report",) if latency in ("ttft", "tpot") else ("mlflow",)
+    elif statistic == "median" and latency in ("ttft", "tpot"):
+        shown = ("mlflow",)
     return Metric(name, *_words(name), **_TIME, may_be_zero=statistic == "std", shown=shown)
 
 
@@ -271,7 +277,7 @@ _ROWS = (
         ENERGY[0],
         "Energy per output token",
         "J",
-        **{**_TIME, "less": "uses {} less energy"},
+        **_TIME | {"less": "uses {} less energy"},
         shown=("report",),
     ),
     Metric(ENERGY[1], "Mean power", "W", maximise=False, shown=("report",)),
@@ -303,15 +309,12 @@ def shown_in(place: Place) -> tuple[str, ...]:
 def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
     """Scale metrics to a node faster by a factor: rates multiplied, times divided; of a curve each
     row."""
-    result: Metrics = {}
+    result = dict(metrics)
     for name, value in metrics.items():
-        metric = METRICS.get(name)
         if name == CURVE and isinstance(value, list):
-            value = [scaled(row, factor) for row in value]
-        if metric is None or not isinstance(value, int | float) or isinstance(value, bool):
-            result[name] = value
-        else:
-            result[name] = value * factor**metric.time_power
+            result[name] = [scaled(row, factor) for row in value]
+        elif name in METRICS and isinstance(value, int | float) and not isinstance(value, bool):
+            result[name] = value * factor ** METRICS[name].time_power
     return result
 
 

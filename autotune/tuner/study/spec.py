@@ -173,7 +173,7 @@ class StudySpec(_Value):
 
     def derived(self, metrics: Mapping[str, Any], configuration: Configuration) -> Metrics:
         """Add the metrics derived from one load of a configuration's servers, costs included."""
-        return Rent.of(self, gpus_of(configuration, self.gpus)).derived(metrics)
+        return Rent.checked(gpus_of(configuration, self.gpus), self.gpu_hour_price).derived(metrics)
 
     def bill(self, gpu_hours: float) -> dict[str, float | None]:
         """Return GPU-hours (none without a GPU), the price of one and their cost, for a
