@@ -15,14 +15,14 @@ from pathlib import Path
 
 from autotune.base.errors import BadInput, CannotGoOn, Interrupted
 from autotune.base.evidence import Evidence
-from autotune.engines.context import gpus_of
 from autotune.outputs.export import write_artefacts
-from autotune.outputs.progress import Progress, baseline_trial, cost_line
+from autotune.outputs.progress import Progress, cost_line
 from autotune.outputs.tracking import Tracker
 from autotune.tuner.accuracy.check import Gate
 from autotune.tuner.backends import Evaluator, evaluator_for
 from autotune.tuner.executors import EvaluationSetup, Executor, retire_bad_node
 from autotune.tuner.executors.factory import executor_for
+from autotune.tuner.foresight import baseline_trial
 from autotune.tuner.prepare.candidates import Prepared, check_weights, no_effect_by_rule, prepare
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.budget import most_nodes
@@ -71,11 +71,10 @@ def run(
     prepared = prepare(spec, library, progress.note)
     check_weights(prepared)
     prepared.backend.fetch(spec, list(prepared.spaces), progress.note)
-    needs = sorted(
-        {gpus_of(candidate.configuration, spec.gpus) for candidate in prepared.candidates.items}
-    )
     setup = EvaluationSetup(evaluator, spec, library, folder, progress.note)
-    with closing(executor_for(spec.executor, setup, needs, most_nodes(spec.launches))) as executor:
+    with closing(
+        executor_for(spec.executor, setup, prepared.gpus_needed, most_nodes(spec.launches))
+    ) as executor:
         home.open(spec)
         with _writable(folder, spec, home):
             keep(sources, folder)

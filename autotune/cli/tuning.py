@@ -217,7 +217,8 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
-    from autotune.outputs.progress import cost, cost_line, described, first_trials
+    from autotune.outputs.progress import cost_line, described
+    from autotune.tuner.foresight import cost, first_trials
     from autotune.tuner.prepare.candidates import missing_weights, prepare
     from autotune.tuner.search.history import History
 

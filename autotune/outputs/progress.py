@@ -10,31 +10,23 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.base.notify import Stage
 from autotune.engines.command import Configuration, Scalar
-from autotune.engines.context import Context
 from autotune.engines.enumeration import CandidateSet
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import HEADLINE
-from autotune.load.workloads import load_workload
-from autotune.node.prediction_intervals import intervals
-from autotune.node.resolve_command import resolve_command
 from autotune.outputs.report.tables import broken_slos
 from autotune.outputs.report.words import carried, failed
-from autotune.tuner.backends import Checked, backend_of
-from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.backends import backend_of
+from autotune.tuner.foresight import Prediction, cost
 from autotune.tuner.prepare.candidates import Prepared
 from autotune.tuner.search import objective
 from autotune.tuner.search.budget import capacity
@@ -43,110 +35,10 @@ from autotune.tuner.search.decide.simplify import default_knobs
 from autotune.tuner.search.decide.verdict import evidence, leader
 from autotune.tuner.search.history import History
 from autotune.tuner.search.nodes import contrast
-from autotune.tuner.search.priors import priors_of, sources_of
-from autotune.tuner.search.study import Study
-from autotune.tuner.study.spec import StudySpec, at_once, is_local, node_of_place
+from autotune.tuner.study.spec import StudySpec, at_once, is_local
 from autotune.tuner.trial import Launch, Role, State, Trial
 
 from .report import text
-
-FIRST = 5
-"""Number of candidates that a dry run lists with predictions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A simulator's prediction of a launch: the objective's value (None: fails or unknown),
-    `interval90` on a node.
-
-    `seconds` of the node go from the start to the end of the load; `failure` is why it would not
-    run.
-    """
-
-    value: float | None = None
-    interval90: list[float] | None = None
-    seconds: float | None = None
-    failure: str = ""
-
-    def __str__(self) -> str:
-        if self.value is None:
-            return f"fails: {self.failure}" if self.failure else "not predicted"
-        if self.interval90 is None:
-            return f"{readable.number(self.value)} simulated"
-        within = f"90 % interval on a real node: {readable.interval(self.interval90)}"
-        return f"{readable.number(self.value)} simulated ({within})"
-
-
-def predict(prepared: Prepared, trial: Trial) -> Prediction:
-    """Predict a launch; replayed rows, and engines and models unknown to the simulator, have no
-    prediction."""
-    spec, backend = prepared.spec, prepared.backend
-    if backend.recorded:
-        return Prediction()
-    trial = replace(
-        trial,
-        workloads=objective.workloads_of(spec, trial.role),
-        rungs=spec.rungs_of(trial.role),
-        launch_index=0,
-    )
-    simulated = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)
-    try:
-        result = Checked(simulated, spec)(trial)
-    except BadInput:
-        return Prediction()
-    if result.failure is not None and not result.metrics:
-        return Prediction(failure=result.failure.kind.value)
-    seconds = (backend.startup_s or result.times_s["ready"]) + result.times_s["load"]
-    first, sure = spec.workloads[0], None
-    if spec.objective == HEADLINE and not spec.weights:
-        loads = [load_workload(name, prepared.library) for name in trial.workloads]
-        longest = max(load.longest_request for load in loads)
-        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
-        resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
-        sure = intervals(resolved.setup, loads[0], result.metrics[first])["interval90"]
-    return Prediction(objective.achieved(spec, Launch(trial, result)), sure, seconds)
-
-
-def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
-    """Return the first launch of a study, with its prediction."""
-    one = prepared.candidates.items[prepared.candidates.baseline]
-    trial = Trial(
-        0, Role.BASELINE, one.configuration, one.engine_version, prepared.command_of(one), ()
-    )
-    return [(trial, predict(prepared, trial))]
-
-
-def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
-    """Return the first launches of a study, with predictions; results may change the order."""
-    with TemporaryDirectory() as name:
-        priors = priors_of(prepared, sources_of(prepared.spec, Path(name)))
-        folder, command_of = Path(name) / "study", prepared.command_of
-        study = Study(
-            folder, prepared.spec, prepared.candidates, command_of, priors, prepared.recorded
-        )
-        try:
-            trials = [study.ask() for _ in range(min(FIRST, prepared.spec.launches))]
-        finally:
-            study.close()
-    return [(trial, predict(prepared, trial)) for trial in trials if trial is not None]
-
-
-def cost(
-    prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return the time of a study's launches, from their mean on the executor's nodes, and its
-    limit; None: unknown."""
-    spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]
-    seconds = fmean(known) if known else None
-    hours = None if seconds is None else spec.launches * seconds / 3600 / at_once(places)
-    node_hours = None if hours is None else hours * max(1, len(set(map(node_of_place, places))))
-    figures = {
-        "launches": spec.launches,
-        "seconds_per_launch": seconds,
-        "hours": hours,
-        "node_hours": node_hours,
-    }
-    return {**figures, "hours_limit": spec.hours}
 
 
 def cost_line(

@@ -17,11 +17,8 @@ from autotune.engines.registry import engine
 from autotune.load.bench.compare import SHOWN, Change, changes_json, rows_of
 from autotune.load.bench.results import Interval
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import PER_GPU, TABLE, Metrics, Rent
-from autotune.load.workloads import load_workload
-from autotune.node.prediction_intervals import gain_interval90
-from autotune.node.simulate import ServerSetup
-from autotune.tuner.comparison import setup_of
+from autotune.load.metrics.table import PER_GPU, TABLE, Rent
+from autotune.tuner.comparison import ratio_interval90
 from autotune.tuner.replay.bundle import BEGINNING, read_bundle
 from autotune.tuner.search.decide.sequential_test import percents
 from autotune.tuner.study.home import Home, library_of
@@ -79,12 +76,6 @@ class FinishedStudy:
         shown = ("model", "hardware", "evidence", "evidence_of", "verdict")
         about = {"study": self.name, **{key: told[key] for key in shown}}
         return {**about, **sides, **{key: told[key] for key in gains}, "cost": cost}
-
-    def prediction(self, workload: str) -> tuple[ServerSetup, Metrics]:
-        """Return the recommended configuration as the simulator knows it, and its metrics."""
-        assert self.outcome.recommended is not None
-        metrics = self.outcome.workloads[workload].recommended
-        return setup_of(self.spec, self.outcome.recommended), metrics or {}
 
     def set_knobs(self) -> dict[str, Scalar]:
         """Return the recommended knobs that differ from the engine's default; all of an unknown
@@ -294,12 +285,9 @@ def _shared(
 ) -> float | None:
     """Return half the interval as `_half`, where the simulator errs alike on one kind of
     hardware."""
-    mine, theirs = (study.prediction(workload) for study in (a, b))
-    with suppress(BadInput):  # A file of prompts that is gone.
-        load = load_workload(workload, library_of(a.spec))
-        ends = gain_interval90(1.0, mine, theirs, load, metric, (launches, launches))
-        return math.log1p(ends[1] / 100)
-    return None
+    sides = ((a.spec, a.outcome), (b.spec, b.outcome))
+    ends = ratio_interval90(sides, workload, metric, launches)
+    return None if ends is None else math.log1p(ends[1] / 100)
 
 
 def _ends(change: float, half: float | None) -> Interval | None:

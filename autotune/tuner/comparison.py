@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
@@ -53,6 +54,7 @@ from autotune.tuner.study.recommendation import (
     Objective,
     PredictedValue,
     RecipeGain,
+    Recommendation,
     Verification,
     WorkloadComparison,
 )
@@ -183,6 +185,28 @@ def setup_of(spec: StudySpec, one: Choice) -> ServerSetup:
     return ServerSetup(
         one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted
     )
+
+
+def ratio_interval90(
+    studies: Sequence[tuple[StudySpec, Recommendation]], name: str, metric: str, launches: float
+) -> tuple[float, float] | None:
+    """Return the 90 % interval, in percent, of the ratio of two studies' recommended commands.
+
+    None where the prompts of the workload `name` are no longer there.
+
+    Args:
+        launches: the error from launch to launch of each, a standard deviation of the logarithm.
+    """
+    sides = []
+    for spec, outcome in studies:
+        assert outcome.recommended is not None
+        predicted = outcome.workloads[name].recommended or {}
+        sides.append((setup_of(spec, outcome.recommended), predicted))
+    with suppress(BadInput):
+        workload = load_workload(name, library_of(studies[0][0]))
+        mine, theirs = sides
+        return gain_interval90(1.0, mine, theirs, workload, metric, (launches, launches))
+    return None
 
 
 class Sheet:

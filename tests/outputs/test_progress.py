@@ -17,15 +17,12 @@ from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.load.metrics.formulas import Slo
 from autotune.outputs.progress import (
     LiveBlock,
-    Prediction,
     Progress,
     Running,
-    cost,
     cost_line,
-    first_trials,
-    predict,
 )
 from autotune.outputs.tracking.content import launch_tags
+from autotune.tuner.foresight import Prediction, cost, first_trials, predict
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import prepare
 from autotune.tuner.search.decide.verdict import leader

@@ -25,6 +25,7 @@ from autotune.engines.context import (
     as_failure,
     broken_rules,
     effective,
+    gpus_of,
     normalised,
     search_values,
     unsuited,
@@ -98,6 +99,12 @@ class Prepared:
     @property
     def backend(self) -> Backend:
         return backend_of(self.spec)
+
+    @property
+    def gpus_needed(self) -> list[int]:
+        """List the numbers of GPUs that candidates take, ascending."""
+        chosen = (candidate.configuration for candidate in self.candidates.items)
+        return sorted({gpus_of(configuration, self.spec.gpus) for configuration in chosen})
 
     def with_note(self, note: str) -> Prepared:
         return replace(self, spec=self.spec.model_copy(update={"notes": (*self.spec.notes, note)}))
