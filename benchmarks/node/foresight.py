@@ -44,7 +44,7 @@ from autotune.node.calibration import (
     sigma,
     sigma_of_ratio,
 )
-from autotune.node.fit.calibrate import Problem, without
+from autotune.node.fit.calibrate import Problem, refit_without
 from autotune.node.fit.reading import LeftOut, MeasuredPoint, model_name, points_of, read_file
 from autotune.node.fit.reading import groups as groups_of
 from autotune.node.prediction_intervals import subject_of
@@ -117,9 +117,9 @@ def calibrations(
     }
     members = classes if kind == "class" else groups_of(points)[kind]
     with Problem([points[place] for place in ran], nothing_learned(), lambda _: None) as problem:
-        x = problem.logs(whole)
+        refit = refit_without(problem, problem.logs(whole))
         for places in members.values():
-            fitted = without(problem, x, [ran.index(place) for place in places if place in ran])
+            fitted = refit([ran.index(place) for place in places if place in ran])
             errors = _unmeasured(whole.errors, kind, [points[place] for place in places])
             for place in places:
                 found[place] = fitted.model_copy(update={"errors": errors})

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
 from multiprocessing.process import BaseProcess
 from operator import attrgetter
@@ -213,7 +214,6 @@ class Problem:
             [physics.figures[which.figure].spread[which.level] for which in self.factors]
         )
         self._centre = self.logs(start)
-        self._known: dict[bytes, tuple[Floats, Floats]] = {}
         self._simulated: dict[tuple[float, ...], RunMetrics] = {}
         self._pool = ProcessPoolExecutor(
             os.cpu_count(),
@@ -281,13 +281,6 @@ class Problem:
         ]
         return np.concatenate([np.array(data), (x - self._centre) / self._spread])
 
-    def at(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return residuals and Jacobian, cached for a repeated position."""
-        key = x.tobytes()
-        if key not in self._known:
-            self._known = {key: (self.residuals(x), self.jacobian(x))}
-        return self._known[key]
-
     def jacobian(self, x: Floats) -> Floats:
         """Take differences of the fast prediction, all factors of a point at once; shape
         (residuals, factors).
@@ -338,18 +331,26 @@ def fit(problem: Problem, guess: Calibration) -> Floats:
     return cast(Floats, solution.x)
 
 
-def without(whole: Problem, x: Floats, out: Sequence[int]) -> Calibration:
-    """Return the calibration of a fit without the points at the positions `out`.
+def refit_without(whole: Problem, x: Floats) -> Callable[[Sequence[int]], Calibration]:
+    """Return a function that fits without the points at some positions.
 
-    It begins at the whole fit's solution `x`, where the Jacobian is known, and takes one
+    A fit begins at the whole fit's solution `x`, where the Jacobian is known, and takes one
     Gauss-Newton step. Factors that only the left-out points determine return to their start.
     """
-    kept = np.ones(len(whole.points), dtype=bool)
-    kept[list(out)] = False
-    residuals, jacobian = whole.at(x)
-    rows = np.concatenate([np.repeat(kept, len(UNCERTAIN)), np.ones(len(x), dtype=bool)])
-    step = np.linalg.lstsq(jacobian[rows], residuals[rows], rcond=None)[0]
-    return whole.calibration(x - np.clip(step, -_FARTHEST, _FARTHEST))
+
+    @cache
+    def linearized() -> tuple[Floats, Floats]:
+        return whole.residuals(x), whole.jacobian(x)
+
+    def refit(left_out: Sequence[int]) -> Calibration:
+        residuals, jacobian = linearized()
+        kept = np.ones(len(whole.points), dtype=bool)
+        kept[list(left_out)] = False
+        rows = np.concatenate([np.repeat(kept, len(UNCERTAIN)), np.ones(len(x), dtype=bool)])
+        step = np.linalg.lstsq(jacobian[rows], residuals[rows], rcond=None)[0]
+        return whole.calibration(x - np.clip(step, -_FARTHEST, _FARTHEST))
+
+    return refit
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,13 +541,14 @@ def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict
     """Return per point kind of group -> total token throughput by a fit that has not seen its
     group."""
     unseen: list[dict[str, float]] = [{} for _ in problem.points]
+    refit = refit_without(problem, x)
     # Groups of two kinds may have the same members.
     fits: dict[tuple[int, ...], list[RunMetrics]] = {}
     for kind, named in groups(problem.points).items():
         for name, members in named.items():
             if members not in fits:
                 progress(f"fitting without {kind} {name}")
-                fits[members] = problem.predict(without(problem, x, members), members)
+                fits[members] = problem.predict(refit(members), members)
             for place, metrics in zip(members, fits[members], strict=True):
                 unseen[place][kind] = metrics.get(HEADLINE, 0.0)
     return unseen

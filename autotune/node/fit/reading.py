@@ -18,7 +18,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -97,15 +97,11 @@ class MeasuredRow:
         requests at a time gives 14 to 17 s of 176 to 261 s, and is not cold. So a silence must be
         longer than `LEAST_S` and at least `LEAST_SHARE` of the 99th percentile.
         """
-        loads, metrics = self.workload.points, self.metrics
         needed = ("mean_ttft_ms", "p99_ttft_ms", "duration")
-        if (
-            len(loads) > 1
-            or loads[0].arrival.kind != "all_at_once"
-            or any(name not in metrics for name in needed)
-        ):
+        arrivals = [point.arrival.kind for point in self.workload.points]
+        if arrivals != ["all_at_once"] or not self.metrics.keys() >= set(needed):
             return 0.0
-        mean, last, duration = (metrics[name] for name in needed)
+        mean, last, duration = (self.metrics[name] for name in needed)
         first_s = (2 * mean - last) / 1e3
         cold = first_s > LEAST_S and first_s >= LEAST_SHARE * last / 1e3 and first_s < duration
         return first_s if cold else 0.0
@@ -118,9 +114,9 @@ class MeasuredRow:
         between tokens stays.
         """
         silent = self.cold_start_s
-        changed = dict(self.metrics)
         if not silent:
-            return changed
+            return self.metrics
+        changed = dict(self.metrics)
         duration = self.metrics["duration"]
         for name, value in self.metrics.items():
             statistic, _, rest = name.partition("_")
@@ -136,14 +132,14 @@ class MeasuredRow:
         """Return the factors by which its weight is reduced, by reason."""
         factors: dict[str, float] = {}
         if silent := self.cold_start_s:
-            # Against a run of a warm server, by the variances of both.
+            # Compare with a run of a warm server by the variances of both.
             error = _ERROR_S / (self.metrics["duration"] - silent)
             reason = f"its server was cold: it answered no request for {silent:.0f} s"
             factors[reason] = _NOISE**2 / (_NOISE**2 + math.pow(error, 2))
         resolved = self.resolved
         if any(effect.name == _CAP for effect in resolved.effects):
             factors["it measures speculation's limit of running requests"] = _ANOTHER_THING
-        # Rules of combinations that run but are never worth it.
+        # Reduce combinations that run but are never worth it.
         for rule in broken_rules(resolved.card, resolved.effective, resolved.context):
             if rule.kind is FailureKind.RULE:
                 factors[f"it breaks the rule {rule.name}"] = _ANOTHER_THING
@@ -175,11 +171,11 @@ def shape(workload: Workload) -> str:
     Points of one curve, 4 at a time to 128, are one class: a fit that knows one of them knows the
     others.
     """
-    kinds = [
+    kinds = dict.fromkeys(
         f"{_lengths(point.lengths)} {point.arrival.kind.replace('_', ' ')}"
         for point in workload.points
-    ]
-    text = " + ".join(dict.fromkeys(kinds))
+    )
+    text = " + ".join(kinds)
     return f"{text}, alike" if workload.prefix is not None else text
 
 
@@ -321,7 +317,7 @@ def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
     model gets wrong of them says little of models.
     """
     kinds = groups(points)
-    found = [set(kinds) for _ in points]
+    telling = [set(kinds) for _ in points]
     for kind in _KINDS & kinds.keys():
         others = _KINDS - {kind, "version" if kind == "engine" else kind}
         for members in kinds[kind].values():
@@ -332,8 +328,8 @@ def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
                 if set(group) <= set(members)
             ]
             for place in set().union(*lost):
-                found[place].discard(kind)
-    return found
+                telling[place].discard(kind)
+    return telling
 
 
 _NEEDED = ("command", "engine_version", "hardware")
@@ -434,33 +430,27 @@ def _table_row(
     if ("workload" in cells) == bool(lengths) or len(lengths) not in (0, len(_LENGTHS)):
         raise BadInput(f"give either workload, or all of {', '.join(_LENGTHS)}")
     command = split_command(f"{cells.get('env', '')} {cells['command']}")
-    failure = None if "failure" not in cells else str(cells["failure"])
-    metrics = (
-        {}
-        if failure
-        else checked({name: value for name, value in cells.items() if name in METRICS})
-    )
+    failure = str(cells["failure"]) if "failure" in cells else None
+    metrics: dict[str, float] = {}
+    if not failure:
+        metrics = checked({name: value for name, value in cells.items() if name in METRICS})
     counts = {name: _whole(name, cells.get(name)) for name in _WHOLE}
     rate = _number("request_rate", cells.get("request_rate")) or None
     label = str(cells.get("label", line))
     try:
-        asked = _workload(cells, counts, rate, library)
-        workload = _completed(asked, metrics)
-        # How many GPUs of a node were used is given, or the name says it; else all.
-        named = _NODE.fullmatch(str(cells["hardware"]).strip())
-        hardware = library.node(named[2].strip() if named else str(cells["hardware"]).strip())
-        gpus = counts["gpus"] or (int(named[1]) if named else hardware.gpus)
+        workload = _completed(_workload(cells, counts, rate, library), metrics)
+        # Use the given count of GPUs, else that in the node's name, else all of the node.
+        name = str(cells["hardware"]).strip()
+        counted = _NODE.fullmatch(name)
+        hardware = library.node(counted[2] if counted else name)
+        gpus = counts["gpus"] or (int(counted[1]) if counted else hardware.gpus)
         if not 0 < gpus <= hardware.gpus:
             raise BadInput(f"{gpus} GPUs: nodes of {hardware.name} have 1 to {hardware.gpus}")
-        engine, version = as_measured(
-            recognise(command.argv, library), str(cells["engine_version"])
-        )
-        model = library.model(
-            str(cells["model"]) if "model" in cells else engine.parse(command, version).model
-        )
-        resolved = resolve_for(
-            engine, command, Context(model, hardware, gpus, version, workload.longest_request)
-        )
+        engine = recognise(command.argv, library)
+        engine, version = as_measured(engine, str(cells["engine_version"]))
+        model = library.model(str(cells.get("model") or engine.parse(command, version).model))
+        context = Context(model, hardware, gpus, version, workload.longest_request)
+        resolved = resolve_for(engine, command, context)
     except BadInput as error:
         return LeftOut(label, source, str(error))
     return MeasuredRow(label, source, resolved, workload, metrics, failure)
@@ -501,9 +491,8 @@ def _completed(workload: Workload, metrics: Mapping[str, float]) -> Workload:
         raise BadInput(
             f"only {completed} of {sent} requests were completed, so the load was not the requested one"
         )
-    return workload.model_copy(
-        update={"points": [workload.points[0].model_copy(update={"prompts": completed})]}
-    )
+    point = workload.points[0].model_copy(update={"prompts": completed})
+    return workload.model_copy(update={"points": [point]})
 
 
 def _number(name: str, value: Any) -> float | None:
@@ -515,16 +504,18 @@ def _number(name: str, value: Any) -> float | None:
         figure = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         figure = math.nan
-    if not math.isfinite(figure) or figure < 0:
+    if not 0 <= figure < math.inf:
         raise BadInput(f"{name} is {value!r}; a finite number of at least 0 is needed, or nothing")
     return figure
 
 
 def _whole(name: str, value: Any) -> int | None:
     figure = _number(name, value)
-    if figure is not None and (figure != int(figure) or figure < 1):
+    if figure is None:
+        return None
+    if figure < 1 or not figure.is_integer():
         raise BadInput(f"{name} is {value!r}; a whole number above 0 is needed")
-    return None if figure is None else int(figure)
+    return int(figure)
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, float]:
@@ -581,12 +572,12 @@ class Reading:
     left_out: tuple[LeftOut, ...]
 
     @classmethod
-    def of(cls, rows: Iterable[MeasuredRow | LeftOut]) -> Reading:
-        found = list(rows)
-        left_out = tuple(row for row in found if isinstance(row, LeftOut))
-        return cls(tuple(row for row in found if isinstance(row, MeasuredRow)), left_out)
+    def from_rows(cls, rows: Sequence[MeasuredRow | LeftOut]) -> Reading:
+        """Separate the usable rows from the skipped ones."""
+        left_out = tuple(row for row in rows if isinstance(row, LeftOut))
+        return cls(tuple(row for row in rows if isinstance(row, MeasuredRow)), left_out)
 
 
 def read_file(path: Path) -> Reading:
     """Read a table; raises `BadInput` (with file and row) if it is unreadable or invalid."""
-    return Reading.of(table_rows(path, Library()))
+    return Reading.from_rows([*table_rows(path, Library())])

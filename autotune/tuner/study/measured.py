@@ -35,11 +35,13 @@ def read(
         rows += table_rows(path, library)
     for name in dict.fromkeys(studies):
         rows += study_rows(home, name, allow_unmeasured)
-    reading = Reading.of(rows)
+    reading = Reading.from_rows(rows)
     if not any(row.failure is None for row in reading.rows):
-        out = [f"{one.label}: {one.reason}" for one in reading.left_out]
-        why = f"; the first of {len(out)} skipped rows, {out[0]}" if out else ""
-        raise BadInput(f"no row with measured metrics is usable{why}")
+        problem = "no row with measured metrics is usable"
+        if skipped := reading.left_out:
+            first = f"{skipped[0].label}: {skipped[0].reason}"
+            problem += f"; the first of {len(skipped)} skipped rows, {first}"
+        raise BadInput(problem)
     return reading
 
 
@@ -75,55 +77,47 @@ def study_rows(
 def _rows_of_launch(
     launch: Launch, spec: StudySpec, library: Library, path: Path
 ) -> Iterator[MeasuredRow | LeftOut]:
-    stem, command, failed = (
-        f"{spec.study}/{launch.trial.number:04d}",
-        launch.trial.command,
-        launch.result.failure,
-    )
-    reason = _unusable(launch)
-    if reason:
+    trial, failed = launch.trial, launch.result.failure
+    stem = f"{spec.study}/{trial.number:04d}"
+    if reason := _unusable(launch):
         yield LeftOut(stem, spec.study, reason)
         return
-    first, failure = (
-        launch.trial.workloads[0],
-        None if failed is None else f"{failed.kind.value}: {failed.message}",
-    )
-    for name, metrics in launch.result.metrics.items() if failed is None else [(first, {})]:
+    first, measured, failure = trial.workloads[0], launch.result.metrics, None
+    if failed is not None:
+        measured, failure = {first: {}}, f"{failed.kind.value}: {failed.message}"
+    for name, metrics in measured.items():
         label = stem if name == first else f"{stem} {name}"
         if metrics.get("client_bound"):
             yield LeftOut(label, spec.study, "its client did not keep up")
             continue
+        known = {metric: value for metric, value in metrics.items() if metric in METRICS}
         try:
-            known = {metric: value for metric, value in metrics.items() if metric in METRICS}
-            given = checked(known) if failed is None else {}
+            figures = checked(known) if failed is None else {}
         except BadInput as error:
-            raise MalformedFile(path, f"launch {launch.trial.number}, {name}: {error}") from error
+            raise MalformedFile(path, f"launch {trial.number}, {name}: {error}") from error
         try:
-            workload, _ = workload_of(spec, launch.trial.role, name, library)
-            engine, version = as_measured(
-                recognise(command.argv, library), launch.trial.engine_version
-            )
+            workload, _ = workload_of(spec, trial.role, name, library)
+            engine = recognise(trial.command.argv, library)
+            engine, version = as_measured(engine, trial.engine_version)
             context = Context(
                 spec.model, spec.hardware, spec.gpus, version, workload.longest_request
             )
-            resolved = resolve_for(engine, command, context)
+            resolved = resolve_for(engine, trial.command, context)
         except BadInput as error:
             yield LeftOut(label, spec.study, str(error))
             continue
-        yield MeasuredRow(
-            label, spec.study, resolved, workload, given, failure, launch.result.evidence
-        )
+        evidence = launch.result.evidence
+        yield MeasuredRow(label, spec.study, resolved, workload, figures, failure, evidence)
 
 
 def _unusable(launch: Launch) -> str:
-    result = launch.result
+    failure = launch.result.failure
     if launch.trial.role is Role.SCREEN:
         return "its weights were random"
-    if result.state is State.INVALID:
-        return (
-            f"its measurement is invalid{f' ({result.failure.message})' if result.failure else ''}"
-        )
-    if result.failure is not None and not result.failure.blames_the_configuration:
-        return f"its failure does not depend on the configuration ({result.failure.kind.value})"
-    external = any(word.startswith("external:") for word in launch.trial.command.argv[:1])
+    if launch.result.state is State.INVALID:
+        message = f" ({failure.message})" if failure else ""
+        return f"its measurement is invalid{message}"
+    if failure is not None and not failure.blames_the_configuration:
+        return f"its failure does not depend on the configuration ({failure.kind.value})"
+    external = "".join(launch.trial.command.argv[:1]).startswith("external:")
     return "an external server, whose command is unknown" if external else ""
