@@ -191,8 +191,12 @@ def room_of(path: str) -> str:
 
 
 def arrows_of(sources: Mapping[str, str]) -> dict[tuple[str, str], int]:
-    """Count the names that each room imports from each other one: ``{("run", "tuner"): 12, …}``."""
+    """Count the names that each room imports from each other one: ``{("run", "tuner"): 12, …}``.
+
+    `autotune/__main__.py`, the entry point, is no room.
+    """
     arrows: dict[tuple[str, str], int] = {}
+    sources = {path: text for path, text in sources.items() if not room_of(path).startswith("__")}
     rooms = {room_of(path) for path in sources}
     for path, text in sources.items():
         for node in ast.walk(ast.parse(text)):
@@ -298,8 +302,8 @@ def _arrow(source: Box, target: Box, usual_side: str) -> str:
 def picture_of(sources: Mapping[str, str]) -> str:
     """Draw rooms, floor above floor, and an arrow for each pair of which one imports from the
     other: SVG."""
-    rooms = sorted({room_of(path) for path in sources} - {"__init__", "__main__"})
-    arrows = {pair: n for pair, n in arrows_of(sources).items() if set(pair) <= set(rooms)}
+    arrows = arrows_of(sources)
+    rooms = sorted({room for pair in arrows for room in pair})
     floors = floors_of(rooms, arrows)
     boxes: dict[str, Box] = {}
     for floor, on_it in enumerate(floors):

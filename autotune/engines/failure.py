@@ -31,6 +31,14 @@ class Phase(StrEnum):
     SERVING = "serving"
 
 
+_DOING = {
+    Phase.LOAD: "while loading the weights",
+    Phase.KV_CACHE: "while making room for the KV cache",
+    Phase.GRAPH_CAPTURE: "while capturing graphs",
+    Phase.SERVING: "under load",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Reason why a configuration did not run.
@@ -55,6 +63,11 @@ class Failure:
         """False for kinds independent of the configuration: the same command may run a minute
         later."""
         return self.kind not in (FailureKind.PORT, FailureKind.INFRASTRUCTURE)
+
+    @property
+    def summary(self) -> str:
+        """Return the kind, and the server's phase if known."""
+        return f"{self.kind.value} {_DOING[self.phase]}" if self.phase else self.kind.value
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object, with ``phase``, ``lasting`` and ``unexplained`` only if set."""

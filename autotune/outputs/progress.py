@@ -24,7 +24,7 @@ from autotune.engines.command import Configuration, Scalar
 from autotune.engines.enumeration import CandidateSet
 from autotune.load.metrics import readable
 from autotune.outputs.report.tables import broken_slos
-from autotune.outputs.report.words import carried, failed
+from autotune.outputs.report.words import carried
 from autotune.tuner.backends import backend_of
 from autotune.tuner.foresight import Prediction, cost
 from autotune.tuner.prepare.candidates import Prepared
@@ -300,7 +300,7 @@ class Progress:
                 ]
             if launch.trial.role is Role.SCREEN and result.failure is None:
                 return ["ranked", "", "random weights, used for ranking only"]
-            return [result.state.value, "", failed(result.failure) if result.failure else "unknown"]
+            return [result.state.value, "", result.failure.summary if result.failure else "unknown"]
         base = self._candidates.items[self._candidates.baseline]
         scores = self._history(launches).scores(self._candidates.baseline)
         own = launch.trial.configuration.fingerprint == base.fingerprint

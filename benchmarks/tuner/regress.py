@@ -35,7 +35,7 @@ from autotune.tuner.backends import evaluator_for
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.options import RegressOptions
 from autotune.tuner.study.recommendation import Regression
-from autotune.verify import Comparison
+from autotune.tuner.verify import Comparison
 
 STUDY, VERSION = "regress", "0.33.0"
 

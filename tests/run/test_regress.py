@@ -28,7 +28,8 @@ from autotune.tuner.study.recommendation import Recommendation, Regression
 from autotune.tuner.study.results import Results
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
-from autotune.verify import Comparison, regress
+from autotune.tuner.verify import Comparison
+from autotune.verify import regress
 from tests import small_study
 from tests.engines.stand_ins import install, rows
 from tests.small_study import BASELINE, TOO_BIG
@@ -314,7 +315,7 @@ def test_where_the_old_version_is_gone_the_study_stands_for_it_and_nothing_passe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, verdict: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("autotune.verify.check_weights", lambda prepared: None)
+    monkeypatch.setattr("autotune.tuner.verify.check_weights", lambda prepared: None)
     monkeypatch.setattr(type(backend_named("process")), "why_unavailable", lambda *_: None)
     options = [row for row in rows("vllm", "0.32.0") if row.get("action") != "retired"]
     new = install(tmp_path / "new", "vllm", "0.33.0", options)

@@ -81,7 +81,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
         message = text.escape(redact.text(failure.message))
-        parts.append(f"The baseline failed with {words.failed(failure)}: {message}")
+        parts.append(f"The baseline failed with {failure.summary}: {message}")
     if outcome.stop_reason:
         parts.append(f"The study ended because: {text.escape(outcome.stop_reason)}.")
     return parts

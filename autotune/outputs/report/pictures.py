@@ -16,7 +16,7 @@ from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import achieved, maximises
 from autotune.tuner.trial import Launch, Role
 
-from . import StudyRecord, tables, text, words
+from . import StudyRecord, tables, text
 
 PIXELS = 560
 """Width of every picture, CSS pixels at its natural size."""
@@ -149,7 +149,7 @@ def _tried(study: StudyRecord, launch: Launch, own: tuple[str, str]) -> Point:
     value = achieved(study.spec, launch)
     if value is None:
         look, shape = "bad", "x"
-        outcome = words.failed(failure) if failure else launch.result.state.value
+        outcome = failure.summary if failure else launch.result.state.value
     else:
         outcome = readable.number(value)
         if broken := tables.broken_slos(study.spec, launch):

@@ -151,7 +151,7 @@ def launches(study: StudyRecord) -> list[str]:
 def _state(spec: StudySpec, launch: Launch) -> str:
     result = launch.result
     if result.failure is not None:
-        return f"{result.state.value}: {words.failed(result.failure)}"
+        return f"{result.state.value}: {result.failure.summary}"
     if result.state is State.INVALID:
         return "invalid measurement"
     if launch.trial.role is Role.SCREEN:
@@ -167,7 +167,7 @@ def failures(study: StudyRecord) -> list[str]:
         if (failure := launch.result.failure) is not None:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
             name = f"{launch.trial.number} ({launch.trial.configuration.engine})"
-            key = f"{words.failed(failure)}{fault}", failure.message
+            key = f"{failure.summary}{fault}", failure.message
             groups.setdefault(key, []).append((name, failure.log_excerpt))
     parts = []
     for (kind, message), group in sorted(groups.items(), key=lambda item: item[0]):

@@ -7,7 +7,7 @@ from collections import Counter
 
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
-from autotune.engines.failure import Failure, FailureKind, Phase
+from autotune.engines.failure import FailureKind
 from autotune.load.capacity.search import LOADS, SHAPES, described
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import SHORT_S, Slo
@@ -27,21 +27,10 @@ from autotune.tuner.study.recommendation import (
 from . import text
 
 WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
-_DOING = {
-    Phase.LOAD: "while loading the weights",
-    Phase.KV_CACHE: "while making room for the KV cache",
-    Phase.GRAPH_CAPTURE: "while capturing graphs",
-    Phase.SERVING: "under load",
-}
 _FEW_GOOD = 0.1
 """Share of good requests below which goodput shows that the load is too heavy."""
 _WORSE = 1.1
 """Latency ratio to the baseline; smaller ratios are noise of one launch."""
-
-
-def failed(failure: Failure) -> str:
-    """Return the kind of a failure, and the server's phase if known."""
-    return f"{failure.kind.value} {_DOING[failure.phase]}" if failure.phase else failure.kind.value
 
 
 def conclusion(outcome: Recommendation) -> str:
