@@ -40,11 +40,8 @@ def predict(
     `BadInput` as it.
     """
     library = library or Library()
-    parsed, card, load = (
-        split_command(command),
-        node_card(hardware, library),
-        load_workload(workload, library),
-    )
+    parsed = split_command(command)
+    card, load = node_card(hardware, library), load_workload(workload, library)
     model = model_of(parsed, library, version)
     context = Context(model, card, gpus or card.gpus, "", load.longest_request)
     return prediction(resolve_command(parsed, library, context, version), load, seed)

@@ -21,6 +21,8 @@ from .calibration import (
 from .simulate import ServerSetup
 
 _LATENCIES = ("median_ttft_ms", "median_tpot_ms")
+Predicted = tuple[ServerSetup, Mapping[str, Any]]
+"""A setup, and its metrics or its result of `prediction`."""
 
 
 def errors_for(setup: ServerSetup) -> PredictionErrors:
@@ -49,9 +51,7 @@ def subject_of(
     )
 
 
-def intervals(
-    setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]
-) -> dict[str, Any]:
+def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the 90 % intervals of a prediction, None if nothing ran, and its parts without a
     measurement."""
     subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
@@ -59,9 +59,7 @@ def intervals(
     def ends(metric: str) -> list[float] | None:
         if not metrics:
             return None
-        value = metrics[metric]
-        assert isinstance(value, int | float)
-        return list(interval90(float(value), sigma(errors, subject, metric)))
+        return list(interval90(float(metrics[metric]), sigma(errors, subject, metric)))
 
     latencies = {
         f"{metric}_interval90": ends(metric)
@@ -72,29 +70,33 @@ def intervals(
 
 
 def against(
-    mine: tuple[ServerSetup, Mapping[str, Any]],
-    theirs: tuple[ServerSetup, Mapping[str, Any]],
+    mine: Predicted,
+    theirs: Predicted,
     workload: Workload,
 ) -> dict[str, Any]:
     """Compare two predictions under one load: setups, and their results of `prediction`.
 
     ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them
-    does not run. Within an engine what the simulator gets wrong of both alike cancels; between
-    engines it does not: the interval is wider.
+    does not run. Common errors of the simulator cancel within an engine, not between engines: the
+    interval is wider there.
     """
-    its = theirs[1].get(HEADLINE)
-    other = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
-    if its is None or HEADLINE not in mine[1]:
-        return {**other, "gain_percent": None, "gain_interval90": None}
-    ratio = float(mine[1][HEADLINE]) / float(its)
-    ends = gain_interval90(ratio, mine, theirs, workload)
-    return {**other, "gain_percent": (ratio - 1.0) * 100.0, "gain_interval90": list(ends)}
+    own, other = mine[1].get(HEADLINE), theirs[1].get(HEADLINE)
+    gain, ends = None, None
+    if own is not None and other is not None:
+        ratio = float(own) / float(other)
+        gain, ends = (ratio - 1.0) * 100.0, list(gain_interval90(ratio, mine, theirs, workload))
+    return {
+        "versus_total_token_throughput": other,
+        "versus_failure": theirs[1]["failure"],
+        "gain_percent": gain,
+        "gain_interval90": ends,
+    }
 
 
 def gain_interval90(
     ratio: float,
-    mine: tuple[ServerSetup, Mapping[str, Any]],
-    theirs: tuple[ServerSetup, Mapping[str, Any]],
+    mine: Predicted,
+    theirs: Predicted,
     workload: Workload,
     metric: str = HEADLINE,
     launches: tuple[float, float] = (0.0, 0.0),
@@ -105,7 +107,6 @@ def gain_interval90(
     The last argument is that of `interval90`.
     """
     first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
-    low, high = interval90(
-        ratio, sigma_of_ratio(errors_for(mine[0]), first, second, metric), launches
-    )
+    deviation = sigma_of_ratio(errors_for(mine[0]), first, second, metric)
+    low, high = interval90(ratio, deviation, launches)
     return (low - 1.0) * 100.0, (high - 1.0) * 100.0

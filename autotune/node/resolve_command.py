@@ -38,6 +38,8 @@ from .prediction_intervals import intervals
 from .server import UNFORCED
 from .simulate import ServerSetup, SimulatedOutcome, simulate
 
+_ARGS = re.compile(r"\bargs\.(\w+)")
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCommand:
@@ -64,9 +66,12 @@ class ResolvedCommand:
 
     @property
     def setup(self) -> ServerSetup:
-        c, knobs = self.context, dict(self.effective.knobs)
-        more = self.calibration, self.on_random, self.random_weights
-        return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, *more)
+        context, knobs = self.context, dict(self.effective.knobs)
+        node = context.model, context.hardware, context.gpus
+        forced = self.on_random, self.random_weights
+        return ServerSetup(
+            self.card.engine, context.version, knobs, *node, self.calibration, *forced
+        )
 
     def running(self) -> ResolvedCommand:
         """Return it as on a real engine: only a switch makes it accept drafts of random tokens."""
@@ -106,37 +111,51 @@ def resolve_for(
     """Resolve a command line of a recognised engine, in a known version."""
     card = kind.card
     parsed = kind.parse(command, context.version)
-    raw = kind.knobs(parsed, context)
-    refused = None
-    # A number that no engine takes, though its parser lets it through: the server's start fails.
-    for name, value in raw.knobs.items():
-        knob = card.knobs[name]
-        if refused is None and knob.choices is None and (wanted := knob.refuses(value)) is not None:
-            refused = Failure(
-                FailureKind.BAD_ARGUMENT, f"{name}={value} is refused: {card.title} wants {wanted}."
-            )
-    width = raw.knobs.get("tensor_parallel")
+    typed = kind.knobs(parsed, context)
+    unseen = unmodelled(kind, parsed, typed)
+    refused = _refused_number(card, typed)
+    width = typed.knobs.get("tensor_parallel")
     # A division's remainder is kept as a fraction, for a rule to say what does not divide.
     divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
-    unseen = unmodelled(kind, parsed, raw)
     if refused is not None and divides:
         return ResolvedCommand(
-            card, context, raw, refused, calibration=calibration, unmodelled=unseen
+            card, context, typed, refused, calibration=calibration, unmodelled=unseen
         )
-    made, _ = normalised(card, raw, context)
-    loaded = loading(kind, parsed, context, made)
+    configuration, _ = normalised(card, typed, context)
+    loaded = loading(kind, parsed, context, configuration)
     context, refused = loaded.context, refused or loaded.failure
-    made, effects = normalised(card, raw, context)
+    configuration, effects = normalised(card, typed, context)
     broken = [
-        rule for rule in broken_rules(card, made, context) if rule.kind is not FailureKind.RULE
+        rule
+        for rule in broken_rules(card, configuration, context)
+        if rule.kind is not FailureKind.RULE
     ]
     if broken:
         refused = as_failure(broken[0])
     elif refused is None and (reason := unsuited(card, context)) is not None:
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
-    forced = kind.forced_length(parsed, context), not kind.reads_weights(parsed, context)
-    resolved = ResolvedCommand(card, context, made, refused, effects, calibration, *forced)
-    return replace(resolved, changes=loaded.reasons, unmodelled=unseen)
+    return ResolvedCommand(
+        card,
+        context,
+        configuration,
+        refused,
+        effects,
+        calibration,
+        kind.forced_length(parsed, context),
+        not kind.reads_weights(parsed, context),
+        loaded.reasons,
+        unseen,
+    )
+
+
+def _refused_number(card: EngineCard, typed: Configuration) -> Failure | None:
+    """Return the failure for a number that a parser lets through and no engine takes."""
+    for name, value in typed.knobs.items():
+        knob = card.knobs[name]
+        if knob.choices is None and (wanted := knob.refuses(value)) is not None:
+            message = f"{name}={value} is refused: {card.title} wants {wanted}."
+            return Failure(FailureKind.BAD_ARGUMENT, message)
+    return None
 
 
 def model_of(
@@ -151,9 +170,8 @@ def knobs_modelled(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> froz
     complete."""
     if outcome.failure is not None:
         return None
-    return outcome.knobs_read | conditional_knobs(
-        speed_card(resolved.card.engine), resolved.context.version
-    )
+    card = speed_card(resolved.card.engine)
+    return outcome.knobs_read | conditional_knobs(card, resolved.context.version)
 
 
 def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[str]:
@@ -164,15 +182,15 @@ def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[
     read, changed = knobs_modelled(resolved, outcome), resolved.changed_knobs()
 
     def unseen(knobs: frozenset[str]) -> bool:
-        # Of what did not run it is not known which knobs would have been read.
+        # Without a complete simulation the knobs that would be read are unknown.
         return read is not None and knobs.isdisjoint(read) and not knobs.isdisjoint(changed)
 
     return [one.name for one in resolved.unmodelled if not one.knobs or unseen(one.knobs)]
 
 
 def not_simulated_in(command: Command, library: Library, context: Context) -> list[str]:
-    """List what `not_simulated` does, for the context's version; of a command that cannot be read
-    nothing is known."""
+    """List the settings as `not_simulated`, for the context's version; none for a command that
+    cannot be read."""
     with suppress(BadInput):
         resolved = resolve_command(command, library, context, context.version)
         return not_simulated(resolved, resolved.simulate(load_workload("random:64:4:4"), 0))
@@ -202,16 +220,15 @@ def changed_defaults(
     if not tables or any(table.borrowed for table in tables):
         return changed
     (before, after), (kind, version) = tables, versions[-1]
-    read = {
-        name for knob in now for name in re.findall(r"\bargs\.(\w+)", kind.reading(knob, version))
+    given = {
+        *given,
+        *(name for knob in now for name in _ARGS.findall(kind.reading(knob, version))),
     }
-    defaults = {
-        option.dest: option.default
-        for option in before.options
-        if option.dest not in read.union(given)
-    }
+    defaults = {option.dest: option.default for option in before.options}
     for option in after.options:
-        ends = (defaults.get(option.dest, option.default), option.default)
+        if option.dest in given or option.dest not in defaults:
+            continue
+        ends = defaults[option.dest], option.default
         if ends[0] != ends[1] and (unstated or None not in ends):
             changed.append({"flag": max(option.flags, key=len), "from": ends[0], "to": ends[1]})
     return changed
@@ -222,18 +239,18 @@ def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any
 
     ``simulated_changes`` has what is simulated for one version only, and why.
     """
-    kind, versions = engine(new.card.engine), (old.context.version, new.context.version)
+    kind, both = engine(new.card.engine), (old, new)
     changed = changed_defaults(
-        [(kind, one) for one in versions], old.effective.knobs, new.effective.knobs
+        [(kind, one.context.version) for one in both], old.effective.knobs, new.effective.knobs
     )
     card = speed_card(kind.name)
-    held = [
+    before, after = (
         list(holding(card, one.context.version, one.effective.knobs, one.setup.scope))
-        for one in (old, new)
-    ]
+        for one in both
+    )
     alone = [
-        {"only": version, "reason": adjustment.reason}
-        for version, ours, others in zip(versions, held, reversed(held), strict=True)
+        {"only": one.context.version, "reason": adjustment.reason}
+        for one, ours, others in ((old, before, after), (new, after, before))
         for adjustment in ours
         if adjustment not in others
     ]
@@ -254,28 +271,25 @@ def prediction(
     figures with odds of 9 to 1. An `outcome` is that of a load search, which ended at this
     workload.
     """
-    speed_card(
-        resolved.card.engine
-    )  # of an engine without figures nothing is said, not even that it fails
+    speed_card(resolved.card.engine)  # raises for an engine without figures, even if it fails
     outcome = outcome or resolved.simulate(workload, seed)
     failed = outcome.failure
+    failure = None
+    if failed is not None:
+        failure = {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
     sure = intervals(resolved.setup, workload, outcome.metrics)
+    unseen = list(sure.pop("unseen"))
     read = knobs_modelled(resolved, outcome)
-    unread = (
-        []
-        if read is None
-        else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
-    )
+    if read is not None:
+        unseen += [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
     configuration = resolved.effective
     return {
         **Rent(gpus_of(configuration, resolved.context.gpus)).derived(outcome.metrics),
         **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan
         **(outcome.memory.to_json() if outcome.memory else {}),
-        "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
-        if failed
-        else None,
+        "failure": failure,
         **sure,
-        "unseen": [*sure["unseen"], *unread],
+        "unseen": unseen,
         "not_simulated": not_simulated(resolved, outcome),
         "evidence": Evidence.SIMULATED.value,
         "workload": workload.name,

@@ -1,17 +1,17 @@
 """Continuous batching: the requests of a step, its duration, and its effects.
 
 One scheduler, two loops over it: `Batching` in virtual time, and the emulator by the wall clock.
-What differs between engines and versions is in ``search_spaces/<engine>/simulator.yaml``, with its
-sources.
+The differences between engines and versions are in ``search_spaces/<engine>/simulator.yaml``, with
+their sources.
 
 An engine captures graphs for a list of sizes at start. A batch runs in the next larger one, padded
 to it; the padding is computed like any other token. With several attention replicas all ranks run
 the graph of the fullest one. Lists and rules by engine and version:
 ``search_spaces/<engine>/simulator.yaml``.
 
-In virtual time, steps in which nothing but decoding happens are taken in stretches: until the next
-request ends, arrives, or the KV pool is full, the batch stays the same and only its context grows,
-so the step time is evaluated at both ends and taken as linear in between.
+In virtual time, steps that only decode are simulated in stretches: until the next request ends,
+arrives, or the KV pool is full, the batch stays the same and only its context grows. The step time
+is evaluated at both ends of a stretch and linear in between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,13 +47,13 @@ class Graphs:
         self._per = 1 if c.cuda_graph_counts == "tokens" else self._queries
         self._padding, self._prompts = c.cuda_graph_padding, c.cuda_graph_prompts
         self._idle = c.cuda_graph_idle or server.joined_replicas == 1
-        most = server.graph_batch
+        largest = server.graph_batch
         sizes = {
             size
             for first, last, step in c.cuda_graph_steps
-            for size in range(first, min(last, most) + 1, step)
+            for size in range(first, min(last, largest) + 1, step)
         }
-        self._sizes = sorted(sizes | {most}) if most else []
+        self._sizes = sorted(sizes | {largest}) if largest else []
 
     def tokens(self, sequences: Sequence[int], prompt_tokens: Sequence[int]) -> int:
         """Return the tokens that each rank computes in the graph for its part of a step; 0 without
@@ -61,21 +61,21 @@ class Graphs:
         ready = self._idle or all(n or p for n, p in zip(sequences, prompt_tokens, strict=True))
         if not ready or (any(prompt_tokens) and not self._prompts):
             return 0
-        # Where ranks must be equal, one with nothing to do gets a dummy sequence (TensorRT-LLM:
-        # py_executor.py).
+        # Ranks that must be equal give an idle one a dummy sequence (TensorRT-LLM: py_executor.py).
         least = 0 if self._padding else 1
         tokens = [
             max(n, least) * self._queries + p for n, p in zip(sequences, prompt_tokens, strict=True)
         ]
-        need = -(-max(tokens) // self._per)
-        found = bisect_left(self._sizes, need)
-        if found == len(self._sizes):
+        need = math.ceil(max(tokens) / self._per)
+        place = bisect_left(self._sizes, need)
+        if place == len(self._sizes):
             return 0
-        if not self._padding and (self._sizes[found] != need or min(tokens) != max(tokens)):
+        size = self._sizes[place]
+        if not self._padding and (size != need or min(tokens) != max(tokens)):
             return 0
         # A batch of equal sequences takes the next size that is a whole number of them; a few
         # tokens more at most.
-        return self._sizes[found] * self._per
+        return size * self._per
 
 
 class Batches:
@@ -87,14 +87,12 @@ class Batches:
         self.top_k = float(server.architecture.attended_limit or math.inf)
         self._sparse = server.architecture.indexer is not None
         padding = server.coefficients.sparse_padding
-        self._pads_prompts, self._pads_decode = (
-            padding != "none",
-            padding == "both" and self._sparse,
-        )
-        # Of a sparse model, prompts up to here run in dense kernels.
-        self._dense_below = (
-            self.top_k if self._sparse and server.coefficients.dense_prompts else 0.0
-        )
+        self._pads_prompts = padding != "none"
+        self._pads_decode = padding == "both" and self._sparse
+        # Prompts of a sparse model run in dense kernels up to here; all of a dense model.
+        self._dense_below = math.inf
+        if self._sparse:
+            self._dense_below = self.top_k if server.coefficients.dense_prompts else 0.0
 
     def step(
         self,
@@ -106,26 +104,22 @@ class Batches:
         """Return a step with decoding sequences and prompt pieces.
 
         Args:
-            counts: how many of them, per rank; so are `contexts`, the tokens before their next
-                ones, summed, and `kept`, what sparse attention or a sliding window keeps of these.
+            counts: their number, per rank.
+            contexts: the tokens before their next ones, summed, per rank.
+            kept: the part of these that sparse attention or a sliding window keeps.
         """
         entries = [count * self.top_k for count in counts] if self._pads_decode else kept
         chunks = chunks or [()] * len(counts)
-        summed = {
-            id(pieces): self._prefill_sums(pieces)
-            for pieces in {id(one): one for one in chunks}.values()
-        }
-        prompts = [summed[id(pieces)] for pieces in chunks]
-        graph = self._graphs.tokens(counts, [sums[0] for sums in prompts])
-        padding = [
-            max(0, graph - n * self._queries - sums[0])
-            for n, sums in zip(counts, prompts, strict=True)
-        ]
-        ranks = range(len(counts))
-        batches = [
-            RankBatch(counts[i], contexts[i], kept[i], entries[i], *prompts[i], padding[i])
-            for i in ranks
-        ]
+        distinct = {id(pieces): pieces for pieces in chunks}
+        sums = {key: self._prefill_sums(pieces) for key, pieces in distinct.items()}
+        prompts = [sums[id(pieces)] for pieces in chunks]
+        graph = self._graphs.tokens(counts, [prompt[0] for prompt in prompts])
+        batches = []
+        for rank, (count, prompt) in enumerate(zip(counts, prompts, strict=True)):
+            padding = max(0, graph - count * self._queries - prompt[0])
+            batches.append(
+                RankBatch(count, contexts[rank], kept[rank], entries[rank], *prompt, padding)
+            )
         return batches, bool(graph)
 
     def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int, int]:
@@ -137,13 +131,13 @@ class Batches:
             tokens += piece.tokens
             kept = _kept(end, self.top_k) - _kept(piece.start, self.top_k)
             pairs = (end**2 - piece.start**2) / 2
-            if not self._sparse or end <= self._dense_below:
-                dense += pairs
-                # In layers with a sliding window.
-                attended += 0.0 if self._sparse else kept
+            if end > self._dense_below:
+                scored += pairs
+                attended += piece.tokens * self.top_k if self._pads_prompts else kept
                 continue
-            scored += pairs
-            attended += piece.tokens * self.top_k if self._pads_prompts else kept
+            dense += pairs
+            if not self._sparse:
+                attended += kept  # in layers with a sliding window
         return tokens, dense, scored, attended, sum(piece.last for piece in pieces), len(pieces)
 
 
@@ -175,7 +169,7 @@ class Scheduler:
         running: the sequences that decode, in the order in which they began, shape (n,).
         gain: tokens that a running sequence gets per step; where text and other prompts run
             together, their mean.
-        preemptions: sequences that were thrown out of a full pool.
+        preemptions: number of sequences preempted because a pool was full.
     """
 
     def __init__(
@@ -203,14 +197,11 @@ class Scheduler:
 
     def add(self, request: int) -> None:
         """Queue a request at a replica; equally loaded ones take turns."""
-        n, turn = len(self.replicas), self._turn
-        self._turn = (turn + 1) % n
-        if n == 1 or self._c.dispatch == "round_robin":
-            number = turn
-        else:
-            number = min(
-                ((turn + i) % n for i in range(n)), key=lambda one: self._load(self.replicas[one])
-            )
+        count, number = len(self.replicas), self._turn
+        self._turn = (number + 1) % count
+        if self._c.dispatch != "round_robin":
+            turns = [*range(number, count), *range(number)]
+            number = min(turns, key=lambda one: self._load(self.replicas[one]))
         self._state.replica[request] = number
         self.replicas[number].add(request)
 
@@ -251,25 +242,25 @@ class Scheduler:
             return float(self._grown(ids, s.output[ids] - s.written[ids] + self.gain).sum())
         reserved = 0.0
         if replica.share:
-            reserved = replica.share * float(
-                np.minimum(s.output[ids] - s.written[ids], self._clip).sum()
-            )
-        return (
-            reserved if self._separate else max(reserved, float(self._grown(ids, self.gain).sum()))
-        )
+            left = np.minimum(s.output[ids] - s.written[ids], self._clip)
+            reserved = replica.share * float(left.sum())
+        if self._separate:
+            return reserved
+        return max(reserved, float(self._grown(ids, self.gain).sum()))
 
     def begin(self, chunks: Sequence[Sequence[Chunk]]) -> EngineStep:
         """Start a step; with separate prefill, replicas with prompts do not decode in it."""
         if self._server.speculative_tokens and len(self.running):
-            text, server = float(self._state.is_text[self.running].mean()), self._server
-            self.gain = server.tokens_per_step * (1 - text) + server.text_tokens_per_step * text
+            text = float(self._state.is_text[self.running].mean())
+            random = self._server.tokens_per_step * (1 - text)
+            self.gain = random + self._server.text_tokens_per_step * text
         busy = [self._separate and bool(pieces) for pieces in chunks]
         if any(busy) and self._c.prefill_idles_ranks:
             busy = [True] * len(busy)
         for number, replica in enumerate(self.replicas):
             needed = replica.running * (self.gain + self._block)
             if replica.running and not busy[number] and replica.used + needed > replica.capacity:
-                self._throw_out(number, replica, keeps=0 if replica.fills or chunks[number] else 1)
+                self._preempt(number, keeps=0 if replica.fills or chunks[number] else 1)
         ids = self.running
         if len(ids) and any(busy):
             ids = ids[~np.array(busy)[self._state.replica[ids]]]
@@ -279,25 +270,21 @@ class Scheduler:
     def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
         """Return the duration of a step in which sequences `ids`, shape (n,), decode beside prompt
         pieces per rank."""
-        # All tokens before the next one, whoever owns them: attention also reads what belongs to
-        # the prefix cache.
+        # Attention also reads the tokens before the next one that belong to the prefix cache.
         context = self._state.read[ids] + self._state.written[ids] - 1.0
         top_k, ranks = self._batches.top_k, len(self.replicas)
-        counts = (
-            np.bincount(self._state.replica[ids], minlength=ranks).tolist()
-            if ranks > 1
-            else [len(ids)]
-        )
+        counts = [len(ids)]
+        if ranks > 1:
+            counts = np.bincount(self._state.replica[ids], minlength=ranks).tolist()
         contexts = self._sums(ids, context)
         kept = contexts if top_k == math.inf else self._sums(ids, np.minimum(context, top_k))
         return self._batches.time.seconds(*self._batches.step(counts, contexts, kept, chunks))
 
     def _sums(self, ids: Ints, values: Floats) -> list[float]:
-        if len(self.replicas) == 1:
+        ranks = len(self.replicas)
+        if ranks == 1:
             return [float(values.sum())]
-        sums: list[float] = np.bincount(
-            self._state.replica[ids], values, len(self.replicas)
-        ).tolist()
+        sums: list[float] = np.bincount(self._state.replica[ids], values, ranks).tolist()
         return sums
 
     def end(self, step: EngineStep) -> None:
@@ -329,9 +316,10 @@ class Scheduler:
             steps = min(most, max(least + 1, steps))
             spare = room + held - float(self._blocks(context + self.gain * steps).sum())
             if spare >= 0:
-                least, steps = steps, steps + math.floor(spare / tokens)
+                least = steps
             else:
-                most, steps = steps - 1, steps + math.floor(spare / tokens)
+                most = steps - 1
+            steps += math.floor(spare / tokens)
         return least
 
     def grow(self, ids: Ints, steps: int) -> None:
@@ -371,27 +359,62 @@ class Scheduler:
         grown: Floats = self._blocks(context + gained) - self._blocks(context)
         return grown
 
-    def _throw_out(self, number: int, replica: Replica, keeps: int) -> None:
-        """Preempt sequences of a pool that cannot take its next decode step."""
-        s, mine, thrown = self._state, self._of(number, self.running), 0
+    def _preempt(self, number: int, keeps: int) -> None:
+        """Preempt sequences of a pool that cannot take its next decode step, until `keeps` are
+        left."""
+        s, replica = self._state, self.replicas[number]
+        mine, preempted = self._of(number, self.running), 0
         grown = self._grown(mine, self.gain)
-        # The last one stays beside no prompt, yet what the cache keeps makes room for it too.
+        # Without prompts the last one stays, although the cache could make room for it too.
         while not replica.makes_room(float(grown.sum())) and len(mine) > keeps:
-            at = len(mine) - 1
+            place = len(mine) - 1
             if self._c.victim == "fewest_tokens":  # of several the longest prompt
-                at = int(np.lexsort((-s.read[mine], s.written[mine]))[0])
-            victim = int(mine[at])
-            mine = np.delete(mine, at)
+                place = int(np.lexsort((-s.read[mine], s.written[mine]))[0])
+            victim = int(mine[place])
+            mine = np.delete(mine, place)
             self.running = self.running[self.running != victim]
             replica.preempt(victim)
-            thrown += 1
-            if self._c.retract_steps > 1 and thrown == 1:
+            preempted += 1
+            if self._c.retract_steps > 1 and preempted == 1:
                 grown = self._grown(mine, self.gain * self._c.retract_steps)
             else:
-                grown = np.delete(grown, at)
-        if thrown:
+                grown = np.delete(grown, place)
+        if preempted:
             replica.preempted(float(s.written[mine].sum()), float(s.output[mine].sum()))
-            self.preemptions += thrown
+            self.preemptions += preempted
+
+
+class LoopClient:
+    """Send requests at their times; each begins a stream or replaces one that ended."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._send_s: list[float] = requests.send_s.tolist()
+        self._begins_s: list[float] = requests.begins_s.tolist()
+        self._next = self._begun = 0  # requests, and streams
+        self._ends_s: list[float] = []
+
+    def next_s(self) -> float:
+        """Return when the next request may be sent; infinite at the limit of requests in flight."""
+        if self._next >= len(self._send_s):
+            return math.inf
+        return max(self._send_s[self._next], min(self._next_begin_s(), self._next_end_s()))
+
+    def _next_begin_s(self) -> float:
+        return self._begins_s[self._begun] if self._begun < len(self._begins_s) else math.inf
+
+    def _next_end_s(self) -> float:
+        """Return the end of the request that the next one replaces; infinite if each is
+        replaced."""
+        replaced = self._next - self._begun
+        return self._ends_s[replaced] if replaced < len(self._ends_s) else math.inf
+
+    def take(self) -> int:
+        self._begun += self._next_begin_s() <= self._next_end_s()
+        self._next += 1
+        return self._next - 1
+
+    def ended(self, requests: Sequence[int], seen_s: float) -> None:
+        self._ends_s += [seen_s] * len(requests)
 
 
 class SessionClient:
@@ -404,14 +427,11 @@ class SessionClient:
         self._begins = iter([request for request, before in enumerate(after) if before < 0])
         self._due: list[tuple[float, int]] = []
         for _ in range(concurrency):
-            self._begin(0.0)
+            self._plan(next(self._begins, None), 0.0)
 
-    def _begin(self, now_s: float) -> None:
-        if (request := next(self._begins, None)) is not None:
-            self._plan(request, now_s)
-
-    def _plan(self, request: int, now_s: float) -> None:
-        heapq.heappush(self._due, (now_s + self._think_s[request], request))
+    def _plan(self, request: int | None, now_s: float) -> None:
+        if request is not None:
+            heapq.heappush(self._due, (now_s + self._think_s[request], request))
 
     def next_s(self) -> float:
         """Return when the next turn is sent, if known; infinite while all wait for answers."""
@@ -420,13 +440,12 @@ class SessionClient:
     def take(self) -> int:
         return heapq.heappop(self._due)[1]
 
-    def ended(self, requests: Iterable[int], seen_s: float) -> None:
+    def ended(self, requests: Sequence[int], seen_s: float) -> None:
         for request in requests:
             following = self._next.get(request)
             if following is None:
-                self._begin(seen_s)
-            else:
-                self._plan(following, seen_s)
+                following = next(self._begins, None)
+            self._plan(following, seen_s)
 
 
 class Batching:
@@ -438,17 +457,12 @@ class Batching:
         self._state = Sequences(requests.input_tokens, requests.output_tokens)
         self.scheduler = Scheduler(server, self._state, load_caches(server, requests), capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
-        self._next = 0
-        self._sessions = (
-            SessionClient(requests.turns, requests.concurrency)
-            if requests.turns is not None
-            else None
-        )
-        self._begins_s = requests.begins_s.tolist()
-        self._begun = 0  # streams of the client
+        self._client: LoopClient | SessionClient = LoopClient(requests)
+        if requests.turns is not None:
+            self._client = SessionClient(requests.turns, requests.concurrency)
         self._now = 0.0
-        self._seen_s: list[float] = []  # when the client saw requests end, in order
-        n = len(requests.input_tokens)
+        self._ended = 0
+        n = len(self._state)
         self._sent_s, self._first_s, self._finished_s = np.zeros(n), np.full(n, np.nan), np.zeros(n)
         self._last_s = np.zeros(n)  # of each request's latest tokens
         self._gaps_s: list[Floats] = []
@@ -457,10 +471,10 @@ class Batching:
 
     def run(self) -> RequestRecords:
         """Run until every request has ended."""
-        while len(self._seen_s) < len(self._state):
+        while self._ended < len(self._state):
             # A closed loop sends the next request when one ends.
-            while (sent_s := self._next_send_s()) <= self._now:
-                request = self._take()
+            while (sent_s := self._client.next_s()) <= self._now:
+                request = self._client.take()
                 self._sent_s[request] = sent_s
                 self._front.accept(request, sent_s, int(self._state.read[request]))
             for request in self._front.done(self._now):
@@ -484,37 +498,10 @@ class Batching:
             token_n=np.concatenate(self._token_n),
         )
 
-    def _next_send_s(self) -> float:
-        """Return when the next request may be sent; infinite at the client's limit of requests in
-        flight."""
-        if self._sessions is not None:
-            return self._sessions.next_s()
-        if self._next >= len(self._state):
-            return math.inf
-        return max(
-            float(self._requests.send_s[self._next]), min(self._next_begin_s(), self._next_end_s())
-        )
-
-    def _next_begin_s(self) -> float:
-        return self._begins_s[self._begun] if self._begun < len(self._begins_s) else math.inf
-
-    def _next_end_s(self) -> float:
-        """Return the end of the request that the next one replaces; infinite if each is
-        replaced."""
-        replaced = self._next - self._begun
-        return self._seen_s[replaced] if replaced < len(self._seen_s) else math.inf
-
-    def _take(self) -> int:
-        if self._sessions is not None:
-            return self._sessions.take()
-        self._begun += self._next_begin_s() <= self._next_end_s()
-        self._next += 1
-        return self._next - 1
-
     def _next_arrival_s(self) -> float:
         """Return when the next request reaches a replica's queue, if known."""
         read_s = self._front.next_s()
-        return read_s if read_s < math.inf else self._next_send_s()
+        return read_s if read_s < math.inf else self._client.next_s()
 
     def _mixed_step(self, chunks: Sequence[Sequence[Chunk]]) -> None:
         step, gain = self.scheduler.begin(chunks), self.scheduler.gain
@@ -525,7 +512,7 @@ class Batching:
             self._note_gaps(step.ids, np.array([seen_s]), gain * len(step.ids))
         if step.started:
             started = np.array(step.started, dtype=np.int64)
-            # After a preemption it is not the first token, but one more.
+            # After a preemption it is a further token, not the first one.
             again = ~np.isnan(self._first_s[started])
             self._first_s[started[~again]] = seen_s
             self._note_gaps(started[again], np.array([seen_s]), float(len(started)))
@@ -566,9 +553,8 @@ class Batching:
             return
         overshoot = float((self._state.written[ended] - self._state.output[ended]).sum())
         self._finished_s[ended] = seen_s
-        if overshoot > 0:  # tokens that speculation made beyond the ends are thrown away
+        if overshoot > 0:  # tokens that speculation made beyond the ends are discarded
             self._token_s.append(np.array([seen_s]))
             self._token_n.append(np.array([-overshoot]))
-        self._seen_s += [seen_s] * len(ended)
-        if self._sessions is not None:
-            self._sessions.ended(ended.tolist(), seen_s)
+        self._ended += len(ended)
+        self._client.ended(ended.tolist(), seen_s)

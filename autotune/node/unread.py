@@ -19,18 +19,18 @@ _LOAD = "random:64:4:4"
 def with_unread(space: EngineSpace, configurations: Iterable[Configuration]) -> EngineSpace:
     """Return a space with the knobs that are read in none of these configurations.
 
-    A knob in a condition of the engine's card counts as read. Of an engine without figures nothing
-    is known.
+    A knob in a condition of the engine's card counts as read. The unread knobs of an engine without
+    figures are unknown: none.
     """
     context, read = space.context, set[str]()
-    where = context.model, context.hardware, context.gpus
+    node = context.model, context.hardware, context.gpus
     with suppress(UnknownName):
         for one in dict.fromkeys(configurations):
-            setup = ServerSetup(one.engine, context.version, one.knobs, *where)
+            setup = ServerSetup(one.engine, context.version, one.knobs, *node)
             read |= knobs_read(setup, load_workload(_LOAD))
-    return replace(
-        space, unread=frozenset(space.card.knobs) - read - space.chosen if read else frozenset()
-    )
+    if not read:
+        return replace(space, unread=frozenset())
+    return replace(space, unread=frozenset(space.card.knobs) - read - space.chosen)
 
 
 def unseen(
@@ -39,5 +39,8 @@ def unseen(
     """Return the positions of configurations with a setting that the simulated node does not
     read."""
     blind = {name: space for name, space in spaces.items() if space.unread}
-    rows = ((i, one, blind[one.engine]) for i, one in configurations.items() if one.engine in blind)
-    return frozenset(i for i, one, space in rows if space.seen(one) != one)
+    return frozenset(
+        position
+        for position, one in configurations.items()
+        if one.engine in blind and blind[one.engine].seen(one) != one
+    )
