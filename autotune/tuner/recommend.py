@@ -69,7 +69,7 @@ def recommend(
     decided is added to the `stop_reason`. By engine, `kept` is what its candidates have of the
     user's own command.
     """
-    spec = spec.strict if stop_reason == OUT_OF_REACH else spec
+    spec = spec.with_goodput_floor if stop_reason == OUT_OF_REACH else spec
     measured = History.of(spec, candidates, launches)
     history = measured.adjusted()
     judgement = judge(history)

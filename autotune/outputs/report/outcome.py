@@ -95,7 +95,7 @@ def _nothing_feasible(study: StudyRecord) -> list[str]:
     valid = [launch for launch in study.launches if launch.result.metrics]
     if not valid:
         return [*parts, "No launch is valid. The failures and their causes are below."]
-    spec = study.spec.strict
+    spec = study.spec.with_goodput_floor
     limits = ", ".join(text.code(slo.told) for slo in spec.slos) or "none"
     broken = ((launch.trial.number, broken_slos(spec, launch)) for launch in valid)
     lines = [

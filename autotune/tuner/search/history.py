@@ -616,7 +616,7 @@ def _entry_of(
         position=joined.get(position, position),
         score=objective.score(spec, launch),
         second=objective.score_of(spec.goals[-1], objective.second_value(spec, launch)),
-        violations=objective.violations(spec.strict, launch),
+        violations=objective.violations(spec.with_goodput_floor, launch),
         broke=result.broke,
         out_of_memory=failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
         may_pass=failure is not None and failure.kind in by_chance,

@@ -206,7 +206,8 @@ def _beyond(
     """Return ln(metric / limit) of each limited metric, shape ``(SLOs, setups)``; NaN: unknown."""
     pairs = list(zip(predicted, setups, strict=True))
     rows = [
-        [times(slo, _value(spec, slo.metric, *pair)) for pair in pairs] for slo in spec.strict.slos
+        [times(slo, _value(spec, slo.metric, *pair)) for pair in pairs]
+        for slo in spec.with_goodput_floor.slos
     ]
     return np.log(np.maximum(rows, 1e-9)) if rows else None
 
