@@ -192,7 +192,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
 
 def _leader(history: History, posterior: Posterior) -> int | None:
     """Return the best measured candidate by posterior mean that may be recommended."""
-    good = history.known_good
+    good = history.incumbents
     return good[int(posterior.mean(np.array(good, dtype=np.int64)).argmax())] if good else None
 
 
@@ -346,5 +346,5 @@ def _incumbent(posterior: Posterior, kernels: Kernels, history: History) -> floa
     running = np.array(sorted(set(history.running)), dtype=np.int64)
     if len(running):
         running = running[p_feasible(kernels, history, running) > _LIKELY]
-    rows = np.concatenate([np.array(history.known_good, dtype=np.int64), running])
+    rows = np.concatenate([np.array(history.incumbents, dtype=np.int64), running])
     return float(posterior.mean(rows).max()) if len(rows) else None

@@ -384,7 +384,7 @@ class History:
         )
 
     @cached_property
-    def known_good(self) -> list[int]:
+    def incumbents(self) -> list[int]:
         """Return the candidates that may be recommended by their launches, and those with only
         random weights."""
         seen = dict.fromkeys((*self.by_position, *(one.position for one in self.ranked)))

@@ -220,7 +220,7 @@ class StudySpec(_Value):
         return goodput_limits(self.goodput) or self.slos
 
     @property
-    def strict(self) -> StudySpec:
+    def with_goodput_floor(self) -> StudySpec:
         """Return the limits that may be infeasible: the SLOs, and for a goodput
         `MOST_VIOLATIONS`."""
         return (
