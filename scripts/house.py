@@ -88,7 +88,7 @@ MODES: dict[str, tuple[str, ...]] = {
         "trade_off",
     ),
     "random weights": (
-        "SCREEN",
+        "RANDOM_WEIGHTS",
         "Made",
         "Screen",
         "by_fidelity",

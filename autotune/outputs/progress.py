@@ -298,7 +298,7 @@ class Progress:
                     "",
                     f"breaks {limits} at the lightest load ({result.label.lower()})",
                 ]
-            if launch.trial.role is Role.SCREEN and result.failure is None:
+            if launch.trial.role is Role.RANDOM_WEIGHTS and result.failure is None:
                 return ["ranked", "", "random weights, used for ranking only"]
             return [result.state.value, "", result.failure.summary if result.failure else "unknown"]
         base = self._candidates.items[self._candidates.baseline]

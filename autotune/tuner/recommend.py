@@ -379,7 +379,7 @@ def study_cost(spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
     )
     if not gpu_hours:
         return None
-    cheap = [launch for launch in launches if launch.trial.role is Role.SCREEN]
+    cheap = [launch for launch in launches if launch.trial.role is Role.RANDOM_WEIGHTS]
     hours, of_cheap = (timeline.node_s(rows) / 3600 for rows in (launches, cheap))
     by_fidelity = {"full": hours - of_cheap, "random_weights": of_cheap}
     return StudyCost(node_hours=hours, node_hours_by_fidelity=by_fidelity, **spec.bill(gpu_hours))

@@ -34,7 +34,7 @@ class Role(StrEnum):
     SEARCH = "search"
     FINAL = "final"
     CONTROL = "drift"
-    SCREEN = "screen"
+    RANDOM_WEIGHTS = "screen"
 
 
 class State(StrEnum):

@@ -56,7 +56,7 @@ class Node:
 
     def result(self, trial: Trial) -> TrialResult:
         """The noise-free result of a trial."""
-        key = f"{trial.configuration.fingerprint} {(trial.role is Role.SCREEN)}"
+        key = f"{trial.configuration.fingerprint} {(trial.role is Role.RANDOM_WEIGHTS)}"
         if key not in self.results:
             self.results[key] = self.simulated(replace(trial, launch_index=0))
         return self.results[key]
@@ -70,7 +70,7 @@ class Node:
         found = self.result(trial)
         full = self.result(replace(trial, role=Role.SEARCH))
         times_s = dict(found.times_s)
-        if trial.role is not Role.SCREEN:
+        if trial.role is not Role.RANDOM_WEIGHTS:
             # What is neither the weights nor the load: as long as of the same launch without its
             # weights.
             beside = BESIDE_S[trial.configuration.engine]
@@ -79,7 +79,7 @@ class Node:
             return replace(found, times_s=times_s)
         own = np.random.default_rng([seed, int(trial.configuration.fingerprint, 16), trial.number])
         factor = math.exp(NOISE * own.standard_normal())
-        if trial.role is Role.SCREEN:
+        if trial.role is Role.RANDOM_WEIGHTS:
             layout = np.random.default_rng([seed, *repr(layout_of(trial.configuration)).encode()])
             factor *= math.exp(
                 math.sqrt(max(0.0, spread**2 - OF_THE_NODE**2)) * layout.standard_normal()
@@ -91,7 +91,7 @@ class Node:
         # As `autotune.tuner.backends.Checked` sets them apart.
         apart = (
             {"metrics": {}, "ranking": metrics}
-            if trial.role is Role.SCREEN
+            if trial.role is Role.RANDOM_WEIGHTS
             else {"metrics": metrics}
         )
         return replace(found, times_s=times_s, **apart)
@@ -141,7 +141,9 @@ def main() -> None:
         barred = {prepared.candidates.items[p].fingerprint for p in prepared.candidates.given_up}
         best = max(best, *(value for name, value in truths.items() if name not in barred))
         value = truths[prepared.candidates.items[winner].fingerprint] if winner is not None else 0.0
-        cheap = sum(x.result.seconds for x in launches if x.trial.role is Role.SCREEN) / 3600
+        cheap = (
+            sum(x.result.seconds for x in launches if x.trial.role is Role.RANDOM_WEIGHTS) / 3600
+        )
         hours = {
             "full": sum(x.result.seconds for x in launches) / 3600 - cheap,
             "random_weights": cheap,

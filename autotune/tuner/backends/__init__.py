@@ -197,7 +197,7 @@ class Backend(ABC):
         """Return a trial as launched, and its forced acceptance; no other command has the
         switches."""
         version, command = trial.engine_version, trial.command
-        random_weights = trial.role is Role.SCREEN
+        random_weights = trial.role is Role.RANDOM_WEIGHTS
         drafted = trial.configuration.knobs.get("speculative_tokens")
         speculation = self.speculation(spec, kind, version, drafted, library, random_weights)
         if speculation is not None and speculation.forced is not None:
@@ -395,7 +395,7 @@ class Checked:
             for name, measured in (result.ranking or result.metrics).items()
         }
         checked = {name: _as_json(measured) for name, measured in metrics.items()}
-        ranks = trial.role is Role.SCREEN
+        ranks = trial.role is Role.RANDOM_WEIGHTS
         result = replace(
             result,
             metrics={} if ranks else checked,

@@ -415,7 +415,7 @@ def read_rows(reader: Reader, text: str) -> Table:
     counted = [
         (line, launch)
         for line, launch in enumerate(parsed.launches, start=1)
-        if launch.result.state is not State.INVALID and launch.trial.role is not Role.SCREEN
+        if launch.result.state is not State.INVALID and launch.trial.role is not Role.RANDOM_WEIGHTS
     ]
     notes = ["the last line is incomplete and skipped"] if parsed.torn else []
     if skipped := len(parsed.launches) - len(counted):

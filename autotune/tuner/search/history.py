@@ -203,9 +203,9 @@ class History:
             entries = [
                 e.without_result() if is_beside(e.node) and not e.pending else e for e in entries
             ]
-        screened = tuple(e for e in entries if e.role is Role.SCREEN)
+        screened = tuple(e for e in entries if e.role is Role.RANDOM_WEIGHTS)
         entries = _without_crashes(
-            [e for e in entries if e.role is not Role.SCREEN], candidates.baseline
+            [e for e in entries if e.role is not Role.RANDOM_WEIGHTS], candidates.baseline
         )
         return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone, screened=screened)
 

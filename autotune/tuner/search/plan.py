@@ -176,7 +176,9 @@ class Plan:
         start = Role.START if position in candidates.starts else Role.SEARCH
         role = Role.DEFAULT if position in candidates.defaults else start
         return Step(
-            Role.SCREEN if history.screen.trusted and _may_screen(history, position) else role,
+            Role.RANDOM_WEIGHTS
+            if history.screen.trusted and _may_screen(history, position)
+            else role,
             position,
         )
 
@@ -193,7 +195,7 @@ class Plan:
         if failed is not None or screen.over or history.pending:
             return None if failed is None else Step(Role.SEARCH, failed)
         if base not in cheap and history.scores(base) and _may_screen(history, base):
-            return Step(Role.SCREEN, base)
+            return Step(Role.RANDOM_WEIGHTS, base)
         layouts = {
             p: layout_of(history.candidates.items[p].configuration)
             for p in (*cheap, *history.challengers)
@@ -206,7 +208,7 @@ class Plan:
                 for p in history.challengers
                 if _may_screen(history, p) and layouts[p] not in both.values()
             )
-            return next((Step(Role.SCREEN, other) for other in others), None)
+            return next((Step(Role.RANDOM_WEIGHTS, other) for other in others), None)
         last, sure = max(e.number for e in history.entries), screen.layouts < KNOWN
         due = sum(e.number > last for e in history.screened) >= CHECKS[sure]
         return self._unweighed(history, () if sure else both.values()) if due else None

@@ -39,7 +39,7 @@ _PHASES = {
     Role.SEARCH: "search",
     Role.FINAL: "finals",
     Role.CONTROL: "control run",
-    Role.SCREEN: "search, with random weights",
+    Role.RANDOM_WEIGHTS: "search, with random weights",
 }
 
 
@@ -164,7 +164,9 @@ class Study:
             # What is told of knobs was measured with real weights, what may still be better is
             # ranked by all launches.
             alone = replace(history, screened=())
-            rows = [launch for launch in self.launches if launch.trial.role is not Role.SCREEN]
+            rows = [
+                launch for launch in self.launches if launch.trial.role is not Role.RANDOM_WEIGHTS
+            ]
             found = explain(
                 alone, rows, model_of(self._kernels, alone, THOROUGH), judgement, no_effect_of
             )

@@ -112,7 +112,7 @@ def _rows_of_launch(
 
 def _unusable(launch: Launch) -> str:
     failure = launch.result.failure
-    if launch.trial.role is Role.SCREEN:
+    if launch.trial.role is Role.RANDOM_WEIGHTS:
         return "its weights were random"
     if launch.result.state is State.INVALID:
         message = f" ({failure.message})" if failure else ""

@@ -38,8 +38,8 @@ def row_of(launch: Launch) -> dict[str, Any]:
     trial = launch.trial
     row = {
         "number": trial.number,
-        "role": Role.SEARCH if trial.role is Role.SCREEN else trial.role,
-        "fidelity": _RANDOM if trial.role is Role.SCREEN else "full",
+        "role": Role.SEARCH if trial.role is Role.RANDOM_WEIGHTS else trial.role,
+        "fidelity": _RANDOM if trial.role is Role.RANDOM_WEIGHTS else "full",
         "engine": trial.configuration.engine,
         "engine_version": trial.engine_version,
         "config": dict(trial.configuration.knobs),
@@ -60,7 +60,7 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
     shape."""
     trial = {
         **row,
-        "role": Role.SCREEN if row.get("fidelity") == _RANDOM else row["role"],
+        "role": Role.RANDOM_WEIGHTS if row.get("fidelity") == _RANDOM else row["role"],
         "configuration": {"engine": row["engine"], "knobs": row["config"]},
         "command": {**row, "argv": row["argv"][len(row.get("container", ())) :]},
         "node": row.get("bound_node", ""),

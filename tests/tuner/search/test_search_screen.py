@@ -49,7 +49,7 @@ def launched(
 ) -> Launch:
     """A launch; with random weights it starts in `start_s` instead of `full_s`."""
     launch = evaluate(spec, ridge, trial)
-    if trial.role is not Role.SCREEN:
+    if trial.role is not Role.RANDOM_WEIGHTS:
         return replace(
             launch, result=replace(launch.result, times_s={"launch": full_s, "load": 100.0})
         )
@@ -75,7 +75,7 @@ def play(
 
 
 def cheap(launches: list[Launch]) -> list[Launch]:
-    return [x for x in launches if x.trial.role is Role.SCREEN]
+    return [x for x in launches if x.trial.role is Role.RANDOM_WEIGHTS]
 
 
 def test_a_study_ranks_by_random_weights_and_recommends_by_real_ones(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_study_ranks_by_random_weights_and_recommends_by_real_ones(tmp_path: P
     chosen = [
         x for x in launches if x.trial.configuration.fingerprint == outcome.recommended.fingerprint
     ]
-    assert any(x.trial.role is not Role.SCREEN for x in chosen)
+    assert any(x.trial.role is not Role.RANDOM_WEIGHTS for x in chosen)
     assert all(objective.achieved(spec, x) is None for x in cheap(launches))
     reached = max(value for _, value in best_so_far(spec, launches))
     assert reached < 1.1 * best_of(GRID, ridge)
@@ -138,7 +138,9 @@ def test_the_first_candidates_launched_both_ways_have_different_layouts(tmp_path
     _, launches, _ = play(tmp_path, lambda _: 1.1)
     ranked = {x.trial.configuration.fingerprint: x.trial.configuration for x in cheap(launches)}
     full = dict.fromkeys(
-        x.trial.configuration.fingerprint for x in launches if x.trial.role is not Role.SCREEN
+        x.trial.configuration.fingerprint
+        for x in launches
+        if x.trial.role is not Role.RANDOM_WEIGHTS
     )
     both = [layout_of(ranked[name]) for name in full if name in ranked]
     layouts = {layout_of(configuration) for configuration in ranked.values()}
@@ -207,7 +209,7 @@ def test_what_fails_with_random_weights_is_launched_with_its_own(tmp_path: Path)
         trial = study.ask()
         assert trial is not None
         launch = launched(spec, trial, lambda _: 1.0)
-        if trial.role is Role.SCREEN and len(cheap(list(study.launches))) == 2:
+        if trial.role is Role.RANDOM_WEIGHTS and len(cheap(list(study.launches))) == 2:
             failure = Failure(FailureKind.CRASHED, "NaN in the logits")
             launch = Launch(
                 trial,
@@ -231,7 +233,7 @@ def test_an_engine_that_fails_with_random_weights_alone_has_its_own_from_then_on
     study = opened(tmp_path, spec, GRID)
     while (trial := study.ask()) is not None:
         launch = launched(spec, trial, lambda _: 1.0)
-        if trial.role is Role.SCREEN:
+        if trial.role is Role.RANDOM_WEIGHTS:
             failed += 1
             failure = Failure(FailureKind.CRASHED, "expected scalar type Int but found Long")
             launch = Launch(
@@ -292,7 +294,14 @@ def test_nobody_else_reads_the_figures_of_random_weights(tmp_path: Path) -> None
 def test_an_evaluator_sets_the_figures_of_random_weights_apart() -> None:
     spec, trial = (
         make_spec(),
-        Trial(0, Role.SCREEN, GRID.items[0].configuration, "0.11", Command(("vllm",)), ("chat",)),
+        Trial(
+            0,
+            Role.RANDOM_WEIGHTS,
+            GRID.items[0].configuration,
+            "0.11",
+            Command(("vllm",)),
+            ("chat",),
+        ),
     )
     measured = evaluate(spec, ridge, replace(trial, role=Role.SEARCH)).result
 

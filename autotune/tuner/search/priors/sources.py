@@ -186,7 +186,7 @@ def _launches(file: Path) -> list[Launch]:
         raise BadInput(f"--from {file}: {problem}") from error
     if rows.torn and not rows.launches:
         raise rows.torn
-    return [launch for launch in rows.launches if launch.trial.role is not Role.SCREEN]
+    return [launch for launch in rows.launches if launch.trial.role is not Role.RANDOM_WEIGHTS]
 
 
 def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
