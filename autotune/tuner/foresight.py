@@ -16,7 +16,7 @@ from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import load_workload
 from autotune.node.prediction_intervals import intervals
 from autotune.node.resolve_command import resolve_command
-from autotune.tuner.backends import Checked
+from autotune.tuner.backends import ValidatedEvaluator
 from autotune.tuner.backends.simulator import Simulated
 from autotune.tuner.prepare.candidates import Prepared
 from autotune.tuner.search import objective
@@ -67,7 +67,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
     )
     simulated = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)
     try:
-        result = Checked(simulated, spec)(trial)
+        result = ValidatedEvaluator(simulated, spec)(trial)
     except BadInput:
         return Prediction()
     if result.failure is not None and not result.metrics:

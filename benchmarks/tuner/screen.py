@@ -88,7 +88,7 @@ class Node:
             name: {m: v * factor if m.endswith("throughput") and v else v for m, v in row.items()}
             for name, row in found.metrics.items()
         }
-        # As `autotune.tuner.backends.Checked` sets them apart.
+        # As `autotune.tuner.backends.ValidatedEvaluator` sets them apart.
         apart = (
             {"metrics": {}, "ranking": metrics}
             if trial.role is Role.RANDOM_WEIGHTS

@@ -21,7 +21,7 @@ from autotune.load.workloads import how_fixed, load_workload
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
-from autotune.tuner.backends import Checked, evaluator_for
+from autotune.tuner.backends import ValidatedEvaluator, evaluator_for
 from autotune.tuner.backends.simulator import Simulated
 from autotune.tuner.comparison import compare, crossings
 from autotune.tuner.prepare.build_spec import build_spec
@@ -262,7 +262,7 @@ def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:
         workloads=ready.spec.workloads,
         rungs=(1, 8),
     )
-    result = Checked(Simulated(ready.spec, ready.library), ready.spec)(trial)
+    result = ValidatedEvaluator(Simulated(ready.spec, ready.library), ready.spec)(trial)
     metrics = result.metrics[ready.spec.workloads[0]]
     assert [row["concurrency"] for row in metrics["curve"]] == [1, 8]
     one, eight = metrics["curve"]

@@ -15,7 +15,7 @@ from autotune.load.metrics.formulas import Slo, goodput_limits, parse_goodput, s
 from autotune.load.metrics.records import RequestRecords
 from autotune.load.metrics.table import COSTS, DERIVED, METRICS, Metrics, Rent
 from autotune.outputs.report.words import money
-from autotune.tuner.backends import Checked
+from autotune.tuner.backends import ValidatedEvaluator
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search import objective
 from autotune.tuner.study.spec import StudySpec
@@ -89,7 +89,7 @@ def test_every_row_has_them_of_the_gpus_that_its_server_takes() -> None:
     question = spec(workloads=("chat",), objective="cost_per_million_tokens", gpu_hour_price=3.6)
     configuration = CANDIDATES.items[0].configuration.with_knobs(tensor_parallel=2, data_parallel=2)
     trial = Trial(0, Role.BASELINE, configuration, "1", Command(("vllm",)), ("chat",))
-    result = Checked(Says(), question)(trial)
+    result = ValidatedEvaluator(Says(), question)(trial)
     assert result.state is State.COMPLETE
     whole = result.metrics["chat"]
     assert (whole["total_token_throughput_per_gpu"], whole["cost_per_million_tokens"]) == (

@@ -1,7 +1,7 @@
 """Backends run trials: their contract, and `backend_of`, which chooses one by ``--on``.
 
 A backend says what candidates there are, who evaluates them, and what its launches need. It is
-chosen once; nobody else asks which one it is. `Checked` is around each evaluator, so that no figure
+chosen once; nobody else asks which one it is. `ValidatedEvaluator` is around each evaluator, so that no figure
 leaves it that cannot be: one that is not finite, or below zero where nothing can be, comes from a
 fault of the engine's own counts, of a replay file, of somebody else's evaluator.
 
@@ -372,7 +372,7 @@ _NOT_JSON = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ValidatedEvaluator:
     """Evaluator that adds derived metrics and checks results: the objective exists, no figure is
     impossible.
 

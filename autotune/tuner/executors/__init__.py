@@ -17,7 +17,7 @@ from autotune.base.errors import AutotuneError, CannotGoOn
 from autotune.base.notify import Watch
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.library import Library
-from autotune.tuner.backends import Checked, Evaluator, backend_of, timestamp
+from autotune.tuner.backends import Evaluator, ValidatedEvaluator, backend_of, timestamp
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, State, Trial, TrialResult
 
@@ -37,7 +37,9 @@ class EvaluationSetup:
 
     def evaluator(self) -> Evaluator:
         """Make the study's evaluator; its results have the derived metrics and are checked."""
-        return Checked(self.make(self.spec, self.library, self.folder, self.notify), self.spec)
+        return ValidatedEvaluator(
+            self.make(self.spec, self.library, self.folder, self.notify), self.spec
+        )
 
     def lost(self, message: str) -> TrialResult:
         """Return the result of a launch whose process died."""

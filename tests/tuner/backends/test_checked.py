@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from autotune.base.evidence import Evidence
 from autotune.engines.failure import Failure, FailureKind
 from autotune.load.metrics.table import METRICS
-from autotune.tuner.backends import Checked
+from autotune.tuner.backends import ValidatedEvaluator
 from autotune.tuner.study.results import row_of
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
 from tests.small_study import BASELINE, COMMANDS, metrics, spec
@@ -39,14 +39,14 @@ class Says:
 def checked(chat, long=None, question=SPEC, **more):
     told = {"chat": chat} | ({} if long is None else {"long": long})
     result = TrialResult(State.COMPLETE, Evidence.MEASURED, metrics=told, **more)
-    return Checked(Says(result), question)(TRIAL)
+    return ValidatedEvaluator(Says(result), question)(TRIAL)
 
 
 def test_a_sound_result_passes_as_it_is():
     result = TrialResult(
         State.COMPLETE, Evidence.MEASURED, metrics={"chat": metrics(1.0)}, times_s={"load": 1.0}
     )
-    passed = Checked(Says(result), SPEC)(TRIAL)
+    passed = ValidatedEvaluator(Says(result), SPEC)(TRIAL)
     assert passed.metrics["chat"].items() >= result.metrics["chat"].items()
     assert replace(passed, metrics=result.metrics) == result
 
@@ -75,7 +75,7 @@ def test_an_objective_that_is_none_makes_the_trial_invalid(value, said):
 def test_a_workload_that_was_not_measured_and_one_that_is_weighted():
     assert (
         "chat: not measured"
-        in Checked(Says(TrialResult(State.COMPLETE, Evidence.MEASURED)), SPEC)(
+        in ValidatedEvaluator(Says(TrialResult(State.COMPLETE, Evidence.MEASURED)), SPEC)(
             TRIAL
         ).failure.message
     )
@@ -104,7 +104,7 @@ def test_a_failure_stays_what_it_is():
     failed = TrialResult(
         State.FAILED, Evidence.MEASURED, Failure(FailureKind.CRASHED, "It died."), {"chat": {}}
     )
-    assert Checked(Says(failed), SPEC)(TRIAL) == failed
+    assert ValidatedEvaluator(Says(failed), SPEC)(TRIAL) == failed
 
 
 values = st.one_of(

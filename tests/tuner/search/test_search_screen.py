@@ -15,7 +15,7 @@ from autotune.engines.command import Command, Configuration
 from autotune.engines.enumeration import Candidate
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.library import Library
-from autotune.tuner.backends import Checked
+from autotune.tuner.backends import ValidatedEvaluator
 from autotune.tuner.recommend import recommend
 from autotune.tuner.replay.table import read_table
 from autotune.tuner.search import objective
@@ -313,13 +313,13 @@ def test_an_evaluator_sets_the_figures_of_random_weights_apart() -> None:
         def __call__(self, trial: Trial) -> TrialResult:
             return self.result
 
-    apart = Checked(Gives(measured), spec)(trial)
+    apart = ValidatedEvaluator(Gives(measured), spec)(trial)
     assert not apart.metrics
     assert (
         apart.ranking["chat"]["total_token_throughput"]
         == measured.metrics["chat"]["total_token_throughput"]
     )
-    assert Checked(Gives(apart), spec)(trial) == apart, "as a recorded launch has it"
+    assert ValidatedEvaluator(Gives(apart), spec)(trial) == apart, "as a recorded launch has it"
 
 
 def test_random_weights_rank_and_set_no_level() -> None:
