@@ -583,7 +583,7 @@ class Comparison:
             for row in self._before
             if row.trial.configuration.fingerprint == known.choice.fingerprint
         ]
-        roles = self._spec.judged_by if known.role == "baseline" else (Role.FINAL,)
+        roles = self._spec.deciding_roles if known.role == "baseline" else (Role.FINAL,)
         return [row for row in mine if row.trial.role in roles] or mine
 
     def _scores(self, rows: Sequence[Launch]) -> list[float]:

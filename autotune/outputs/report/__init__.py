@@ -64,7 +64,7 @@ class StudyRecord:
         Those of the search are biased, as they decided who came into the finals; they count where
         there are no others.
         """
-        chosen = [launch for launch in group if launch.trial.role in self.spec.judged_by]
+        chosen = [launch for launch in group if launch.trial.role in self.spec.deciding_roles]
         return chosen or list(group)
 
     def values(self, group: Iterable[Launch]) -> list[float]:

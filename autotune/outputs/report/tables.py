@@ -76,7 +76,7 @@ def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return []
     rows = []
-    for fingerprint, group in study.by_configuration(*study.spec.judged_by).items():
+    for fingerprint, group in study.by_configuration(*study.spec.deciding_roles).items():
         own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
         roles = [role for role, choice in study.choices.items() if choice.fingerprint in own]
         if roles or len(group) > 1:

@@ -436,7 +436,7 @@ class History:
     def fresh_roles(self, position: int) -> tuple[Role, ...]:
         """Return the roles of the launches that decide about a configuration."""
         return (
-            self.spec.judged_by
+            self.spec.deciding_roles
             if self.canonical(position) == self.candidates.baseline
             else (Role.FINAL,)
         )

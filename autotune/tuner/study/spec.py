@@ -241,7 +241,7 @@ class StudySpec(_Value):
         return self.divided or self.final_workload is not None
 
     @property
-    def judged_by(self) -> tuple[Role, ...]:
+    def deciding_roles(self) -> tuple[Role, ...]:
         """Roles of launches that are evidence: the finals, and the baseline if its requests are the
         same."""
         return (Role.FINAL,) if self.finals_apart else (Role.FINAL, Role.BASELINE, Role.CONTROL)
