@@ -62,7 +62,7 @@ def run(
     """
     folder = home.study_folder(spec.study)
     if folder.is_dir():
-        # Told at once, before anything that takes long.
+        # Report a second tuner before any long step.
         with _writable(folder, spec, home):
             Lock(folder).release()
     sources = sources_of(spec, folder)
@@ -80,8 +80,9 @@ def run(
             keep(sources, folder)
             for text in prepared.spec.notes[len(spec.notes) :]:
                 progress.note(text)
-            progress.opened(folder, prepared.candidates)
-            candidates, priors = prepared.candidates, priors_of(prepared, sources)
+            candidates = prepared.candidates
+            progress.opened(folder, candidates)
+            priors = priors_of(prepared, sources)
             if not (prepared.recorded or candidates.alone):
                 prepared = prepared.with_note(coverage(priors, candidates))
                 progress.note(prepared.spec.notes[-1])
@@ -100,14 +101,13 @@ def _tune(
     prepared: Prepared, home: Home, study: Study, executor: Executor, progress: Progress
 ) -> Recommendation:
     """Run the loop and its final steps, and report an interruption."""
-    # What was left out is told with the answer; the question stays as it was asked.
+    # Its notes say what was left out; study.yaml keeps the spec as it was typed.
     spec = prepared.spec
     folder = home.study_folder(spec.study)
     try:
         with Tracker(home.path, spec, progress.note) as tracker:
             tracker.sync(study.launches)
-            candidates = prepared.candidates
-            gate = Gate(spec, folder, candidates.items[candidates.baseline].fingerprint)
+            gate = Gate(spec, folder, prepared.candidates.baseline_candidate.fingerprint)
             for launch in _launches(study, executor, progress, gate):
                 tracker.record(launch)
             executor.close()
@@ -121,17 +121,14 @@ def _tune(
                 study.stop_reason,
                 explanation,
                 prepared.kept,
-            )
-            recommendation = recommendation.model_copy(
-                update={"regressions": home.regressions(spec.study)}
-            )
+            ).model_copy(update={"regressions": home.regressions(spec.study)})
             for note in write_artefacts(folder, spec, study.launches, recommendation):
                 progress.note(note)
             tracker.finish(recommendation, folder)
     except KeyboardInterrupt as stop:
         raise Interrupted.by(stop, f"stopped, {_kept(study, spec, home)}") from None
     except (BadInput, CannotGoOn) as error:
-        # With launches behind it the question was fine; since then the machine has changed.
+        # Once something was launched the input was valid: the machine has changed since.
         if isinstance(error, BadInput) and not study.launches:
             raise
         raise CannotGoOn(f"{error}\nThe study has stopped; {_kept(study, spec, home)}") from None
@@ -142,7 +139,7 @@ def _tune(
             f"{_problem(error, folder)}\nThe study has stopped; {_kept(study, spec, home)}"
         ) from error
     finally:
-        # Before the study may be taken up by another tuner, whose launches would meet ours.
+        # Close before the lock goes: the launches of another tuner would meet ours.
         executor.close()
     return recommendation
 
@@ -166,10 +163,12 @@ def _problem(error: OSError, folder: Path) -> str:
 
 
 def _kept(study: Study, spec: StudySpec, home: Home) -> str:
+    """Return the second half of a message: what is stored, and how to go on."""
     folder = home.study_folder(spec.study)
     if not folder.is_dir():
         return f"its folder {folder} was deleted, so it cannot be resumed."
-    return f"{len(study.launches)} launches are stored; continue with:\n{home.resume_command(spec.study)}"
+    way_on = f"continue with:\n{home.resume_command(spec.study)}"
+    return f"{len(study.launches)} launches are stored; {way_on}"
 
 
 def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) -> Iterator[Launch]:
@@ -182,22 +181,23 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
             progress.started(trial, study.launches, study.phase)
         return trial
 
-    # Of this run: what failed before a study was resumed may have been repaired.
+    # Only this run's results: earlier failures may have been repaired.
     results: list[TrialResult] = []
     for launch in executor.launches(ask):
-        before, said = study.launches, study.changes
+        before, known_changes = study.launches, study.changes
         try:
-            launch = gate.judge(launch, before) if launch.result.answers else launch
+            if launch.result.answers:
+                launch = gate.judge(launch, before)
         finally:
-            # A finished launch is kept although its answers cannot be judged.
+            # Keep a finished launch even if its answers cannot be judged.
             study.tell(launch)
         progress.finished(launch, before)
         for change in study.changes:
-            if change not in said:
+            if change not in known_changes:
                 progress.note(change)
         yield launch
         results.append(launch.result)
-        # What is replayed ran on no node of this study.
+        # A replayed launch ran on no node of this study.
         if launch.result.evidence is not Evidence.REPLAYED:
             retire_bad_node(results, executor)
         for node, why in study.off_nodes.items():

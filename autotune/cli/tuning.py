@@ -229,7 +229,7 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     weights = missing_weights(prepared)
     if not is_local(spec.executor) and prepared.backend.on_gpus:
         weights = "each node of the cluster is checked for the weights before its first launch"
-    baseline = command_of(items[prepared.candidates.baseline]).shell()
+    baseline = command_of(prepared.candidates.baseline_candidate).shell()
     starts = [
         command_of(items[i]).shell()
         for i in (*prepared.candidates.defaults, *prepared.candidates.starts)

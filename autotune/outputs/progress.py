@@ -301,7 +301,7 @@ class Progress:
             if launch.trial.role is Role.RANDOM_WEIGHTS and result.failure is None:
                 return ["ranked", "", "random weights, used for ranking only"]
             return [result.state.value, "", result.failure.summary if result.failure else "unknown"]
-        base = self._candidates.items[self._candidates.baseline]
+        base = self._candidates.baseline_candidate
         scores = self._history(launches).scores(self._candidates.baseline)
         own = launch.trial.configuration.fingerprint == base.fingerprint
         gain = ""
@@ -369,10 +369,7 @@ def described(history: History, tried: Configuration) -> str:
     best = None if position is None else history.candidates.items[position].configuration
     if tried == best:
         return "repeat of the best"
-    if (
-        best is not None
-        and tried == history.candidates.items[history.candidates.baseline].configuration
-    ):
+    if best is not None and tried == history.candidates.baseline_candidate.configuration:
         return "repeat of the baseline"
     same = best is not None and best.engine == tried.engine
     usual: Mapping[str, Scalar] = (
@@ -386,7 +383,10 @@ def described(history: History, tried: Configuration) -> str:
         return " · ".join([*changes[:_MOST_KNOBS], *more])
     # A configuration without a change: its engine's defaults, or a baseline that was typed.
     items = history.candidates.items
-    if history.spec.baseline is None or tried != items[history.candidates.baseline].configuration:
+    if (
+        history.spec.baseline is None
+        or tried != history.candidates.baseline_candidate.configuration
+    ):
         return "engine defaults"
     name = "the recipe" if history.spec.recipe else "the typed command"
     default = any(items[p].configuration == tried for p in history.candidates.defaults)

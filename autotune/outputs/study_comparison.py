@@ -12,7 +12,7 @@ from typing import Any
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.engines.command import Configuration, Scalar
-from autotune.engines.context import Context, effective
+from autotune.engines.context import effective
 from autotune.engines.registry import engine
 from autotune.load.bench.compare import SHOWN, Change, changes_json, rows_of
 from autotune.load.bench.results import Interval
@@ -86,7 +86,7 @@ class FinishedStudy:
         with suppress(BadInput):
             kind = engine(chosen.engine, library_of(self.spec))
             version = kind.known_version(chosen.engine_version) or kind.version()
-            context = Context(self.spec.model, self.spec.hardware, self.spec.gpus, version)
+            context = self.spec.context(version)
             own = Configuration(kind.name, kind.default_knobs(context))
             defaults |= effective(kind.card, own, context).knobs
         return {name: value for name, value in chosen.config.items() if value != defaults.get(name)}

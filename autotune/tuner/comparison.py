@@ -19,7 +19,6 @@ from statistics import fmean
 from typing import Any, Literal
 
 from autotune.base.errors import BadInput
-from autotune.engines.context import Context
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import CURVE, HEADLINE, PROMPTS, SENT, Metrics, counts
 from autotune.load.workloads import Workload, load_workload
@@ -255,7 +254,7 @@ class Sheet:
         """List the settings of a configuration's command on which no figure of the simulator
         depends."""
         spec, trial = self.spec, self._shown(position).trial
-        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version)
+        context = spec.context(trial.engine_version)
         return not_simulated_in(trial.command, library_of(spec), context)
 
     def _least(self, position: int, name: str) -> Any:

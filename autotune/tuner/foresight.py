@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from autotune.base.errors import BadInput
-from autotune.engines.context import Context
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import load_workload
@@ -77,7 +76,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
     if spec.objective == HEADLINE and not spec.weights:
         loads = [load_workload(name, prepared.library) for name in trial.workloads]
         longest = max(load.longest_request for load in loads)
-        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
+        context = spec.context(trial.engine_version, longest)
         resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
         sure = intervals(resolved.setup, loads[0], result.metrics[first])["interval90"]
     return Prediction(objective.achieved(spec, Launch(trial, result)), sure, seconds)
@@ -85,7 +84,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
 
 def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     """Return the first launch of a study, with its prediction."""
-    one = prepared.candidates.items[prepared.candidates.baseline]
+    one = prepared.candidates.baseline_candidate
     trial = Trial(
         0, Role.BASELINE, one.configuration, one.engine_version, prepared.command_of(one), ()
     )

@@ -24,8 +24,7 @@ SURE_TO_START = 0.9
 class Role(StrEnum):
     """Reason of a launch; a control is a baseline launch during the search.
 
-    What is launched for the screen has random weights: it ranks candidates, and its figures are
-    told nowhere.
+    A launch with random weights ranks candidates; its figures are never reported.
     """
 
     BASELINE = "baseline"
@@ -89,10 +88,11 @@ class Accuracy:
 
     Attributes:
         kind: ``builtin``, ``tasks`` or ``command``.
-        score: in percent, or as the command printed it; None: of what others are compared with.
+        score: in percent, or as the command printed it; None for the baseline,
+            which is the reference.
         baseline: the baseline's score, where the launch was compared with it.
         threshold: the score below which it would fail.
-        passed: None: not compared, as the baseline's own launches are not.
+        passed: None if it was not compared, as the baseline's own launches.
         note: what the check could not see.
     """
 
@@ -116,9 +116,9 @@ class Speculation:
     Attributes:
         drafted: tokens that are drafted per step.
         stated: what the model's card says of text, by its `source`.
-        random: whether the prompts are random tokens, of whose drafts next to none is right.
-        forced: what a switch of the engine was set to, as they are; None: nothing was forced.
-        accepted: what came, by workload; without those of which nobody told.
+        random: whether the prompts are random tokens, whose drafts are almost never right.
+        forced: the setting of the engine's switch; None: nothing was forced.
+        accepted: measured acceptance by workload; workloads without a report are missing.
     """
 
     drafted: int
@@ -128,7 +128,7 @@ class Speculation:
     forced: float | None = None
     accepted: Mapping[str, float] = field(default_factory=dict)
 
-    def told(self, metrics: Mapping[str, Metrics]) -> Speculation:
+    def with_acceptance(self, metrics: Mapping[str, Metrics]) -> Speculation:
         """Return a copy with the measured acceptance, from the workloads' metrics."""
         name = "spec_decode_acceptance_length"
         return replace(
@@ -144,20 +144,20 @@ class TrialResult(Evidenced):
         metrics: workload name to metrics; empty unless the state is ``complete`` or ``invalid``.
         times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
             virtual seconds when the evidence is simulated; of all tries together.
-        resolved: what the engine made of the configuration; None where nobody told.
+        resolved: the configuration that the engine reports; None without a report.
         quarantine: why nothing more may be launched on this node; empty where it is as clean as
             before.
         node: where it ran, by the name that the executor gives its nodes.
         gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.
-        answers: what the check of its answers was told, on the way to the tuner; in no row.
-        evidence_of: the evidence of a replayed launch when it was recorded; None: not told, or not
-            replayed.
-        kv_cache_tokens: tokens that one replica's KV cache holds; None where nobody told.
+        answers: the answers to be checked, on the way to the tuner; in no row.
+        evidence_of: the evidence of a replayed launch when it was recorded; None: not recorded, or
+            not replayed.
+        kv_cache_tokens: tokens that one replica's KV cache holds; None without a report.
         longest_request_tokens: input and output of the longest request that it serves; None where
             that is not known.
         odds_of_starting: 1 where a server ran; by the memory plan where it was simulated.
-        ranking: the metrics of a launch with random weights, which has no others: for its rank
-            among candidates alone.
+        ranking: the metrics of a launch with random weights, which has no others; they rank it
+            among candidates.
     """
 
     state: State
@@ -213,10 +213,11 @@ class TrialResult(Evidenced):
 
     def to_json(self) -> dict[str, Any]:
         """Return its part of a row: without the answers and without empty optional keys."""
-        told = {**asdict(self), "failure": self.failure.to_json() if self.failure else None}
-        del told["answers"]
+        failure = self.failure.to_json() if self.failure else None
+        row = {**asdict(self), "failure": failure}
+        del row["answers"]
         optional = ("accuracy", "gpu_ids", "quarantine", "speculation", "ranking")
-        return {key: value for key, value in told.items() if value or key not in optional}
+        return {key: value for key, value in row.items() if value or key not in optional}
 
     def without_prompts(self) -> TrialResult:
         """Return a copy without the examples of answers, whose prompts may be private; our own

@@ -34,7 +34,7 @@ EVERY = 50
 
 def trials(prepared: Prepared, count: int) -> Iterator[Trial]:
     """The baseline over and over: every trial takes as long."""
-    candidate = prepared.candidates.items[prepared.candidates.baseline]
+    candidate = prepared.candidates.baseline_candidate
     first = Trial(
         number=0,
         role=Role.SEARCH,

@@ -31,7 +31,7 @@ def baseline_no_effect(
         model, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", **asked
     )
     prepared = prepare(build_spec(request), LIBRARY)
-    candidate = prepared.candidates.items[prepared.candidates.baseline]
+    candidate = prepared.candidates.baseline_candidate
     command = prepared.command_of(candidate)
     trial = Trial(
         0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, ("chat",)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from autotune.engines.context import Context
 from autotune.load.capacity.judge import LOOKS
 from autotune.load.capacity.search import LoadSearch
 from autotune.load.load import Load
@@ -145,8 +144,8 @@ def test_noise_is_a_node_s_clock(by: Any) -> None:
     library = library_for(SPACE)
     spec = spec_of()
     prepared = prepare(spec, library)
-    candidate = prepared.candidates.items[prepared.candidates.baseline]
-    context = Context(spec.model, spec.hardware, spec.gpus, candidate.engine_version)
+    candidate = prepared.candidates.baseline_candidate
+    context = spec.context(candidate.engine_version)
     resolved = resolve_command(prepared.command_of(candidate), library, context)
     workload, found = load_workload(WORKLOAD), []
     for factor in (1.0, 2.0):
@@ -164,7 +163,7 @@ def test_noise_is_a_node_s_clock(by: Any) -> None:
 def test_a_launch_is_told_to_last_as_long_as_the_looks_that_it_has(on: str, looks: int) -> None:
     spec = spec_of(on=on, slos=("p99_ttft_ms<=1000", "p99_tpot_ms<=30"))
     prepared = prepare(spec, library_for(SPACE))
-    candidate = prepared.candidates.items[prepared.candidates.baseline]
+    candidate = prepared.candidates.baseline_candidate
     command = prepared.command_of(candidate)
     trial = Trial(
         0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, (WORKLOAD,)
@@ -172,7 +171,7 @@ def test_a_launch_is_told_to_last_as_long_as_the_looks_that_it_has(on: str, look
     resolved = resolve_command(
         command,
         prepared.library,
-        Context(spec.model, spec.hardware, spec.gpus, trial.engine_version),
+        spec.context(trial.engine_version),
     )
     search = LoadSearch("concurrency", spec.slos, load_workload(WORKLOAD), looks)
     came, load_s = simulate(resolved, Load(WORKLOAD, load_workload(WORKLOAD), 0, search))

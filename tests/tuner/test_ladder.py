@@ -252,7 +252,7 @@ def test_a_front_over_the_ladder_is_one_of_loads_for_each_engine() -> None:
 def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:
     ready = prepared(request_on_ladder())
     role = Role.FINAL
-    candidate = ready.candidates.items[ready.candidates.baseline]
+    candidate = ready.candidates.baseline_candidate
     trial = Trial(
         number=0,
         role=role,

@@ -1,9 +1,9 @@
 """Backends run trials: their contract, and `backend_of`, which chooses one by ``--on``.
 
 A backend says what candidates there are, who evaluates them, and what its launches need. It is
-chosen once; nobody else asks which one it is. `ValidatedEvaluator` is around each evaluator, so that no figure
-leaves it that cannot be: one that is not finite, or below zero where nothing can be, comes from a
-fault of the engine's own counts, of a replay file, of somebody else's evaluator.
+chosen once; nobody else asks which one it is. `ValidatedEvaluator` is around each evaluator, so
+that no figure leaves it that cannot be: one that is not finite, or below zero where nothing can be,
+comes from a fault of the engine's own counts, of a replay file, of somebody else's evaluator.
 
 servers      backends whose servers are loaded over HTTP: `Process`, `Docker`, `Emulator`, `External`
 simulator    the simulated node in virtual time

@@ -49,7 +49,6 @@ from autotune.load.metrics.table import Metrics
 from autotune.load.prefix_cache import DraftReader, PrefixCache, accepted_by_events
 from autotune.load.request_file import requests_path, write_requests
 from autotune.load.server_client import ServerClient
-from autotune.load.workloads import load_workload
 from autotune.node.calibration import calibration_of
 from autotune.servers import ShutdownTimeouts, StartupTimeouts
 from autotune.servers.command import cache_variables, read_secret, with_known_ports
@@ -80,7 +79,7 @@ from autotune.tuner.backends import (
     timestamp,
 )
 from autotune.tuner.study.home import make_trial_folder
-from autotune.tuner.study.loads import loads_of
+from autotune.tuner.study.loads import context_of, loads_of
 from autotune.tuner.study.options import RunOptions, VerifyOptions
 from autotune.tuner.study.spec import StudySpec, is_local
 from autotune.tuner.trial import State, Trial, TrialResult
@@ -342,10 +341,7 @@ class Launched:
                 failure = server.wait_ready(self.startup)
                 pids = server.pids
                 # Knobs are resolved by the node, and the longest request of all workloads.
-                longest = max(
-                    load_workload(name, self.library).longest_request for name in spec.sent
-                )
-                context = spec.context(trial.engine_version, longest)
+                context = context_of(spec, trial.engine_version, self.library)
                 resolved, served = (
                     (None, {}) if failure else read_back(server, kind, trial, context, folder)
                 )
@@ -366,7 +362,7 @@ class Launched:
             pids=pids,
             quarantine=quarantine,
             resolved=resolved,
-            speculation=speculation and speculation.told(result.metrics),
+            speculation=speculation and speculation.with_acceptance(result.metrics),
             **(served if result.failure is None else {}),
         )
 
@@ -719,9 +715,8 @@ class External(ServerBackend):
             )
         choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
         kind = engine_of(choice.name, {}, library, silent)
-        longest = max(load_workload(name, library).longest_request for name in spec.sent)
         version = server.version if is_version(server.version) else choice.version
-        context = spec.context(version, longest)
+        context = context_of(spec, version, library)
         candidate = Candidate(Configuration(kind.name, {"url": self.url}), version)
         # Its command line is unknown; the stand-in names its address.
         return OwnCandidates(

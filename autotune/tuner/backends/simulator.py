@@ -126,7 +126,7 @@ class Simulated:
             node=f"simulated-{spec.hardware.name}",
             started_at=started_at,
             resolved=ran,
-            speculation=speculation and speculation.told(metrics),
+            speculation=speculation and speculation.with_acceptance(metrics),
             **({} if failure else _served(resolved)),
         )
 

@@ -127,7 +127,7 @@ def _screened(spec: StudySpec, options: RunOptions, library: Library) -> tuple[s
     def able(name: str, version: str) -> bool:
         kind, context = (
             engine(name, library),
-            Context(spec.model, spec.hardware, spec.gpus, version),
+            spec.context(version),
         )
         return kind.random_weights(context) is not None and kind.switch(version) is not None
 
@@ -169,7 +169,7 @@ def _served(
     spec: StudySpec, options: RunOptions, backend: Backend, library: Library, notify: Notify
 ) -> StudySpec:
     """Add engines, workloads and settings of servers, simulated ones too."""
-    about = Context(spec.model, spec.hardware, spec.gpus, "")
+    about = spec.context("")
     by_default, longer = (_DEFAULT, ()) if spec.load_key else _default_load(about, library)
     workloads, longer = (spec.workloads, ()) if spec.workloads else ((by_default,), longer)
     for name in workloads:

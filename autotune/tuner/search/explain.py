@@ -93,7 +93,7 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
     set."""
     candidates = history.candidates
     joined = equivalents.canonical_of(
-        launches, candidates, candidates.items[candidates.baseline].fingerprint
+        launches, candidates, candidates.baseline_candidate.fingerprint
     )
     rows: dict[str, NoEffect] = {}
     for found in equivalents.differences(launches, joined):

@@ -178,7 +178,7 @@ class History:
         candidate."""
         rows = list(launches)
         canonical = equivalents.canonical_of(
-            rows, candidates, candidates.items[candidates.baseline].fingerprint
+            rows, candidates, candidates.baseline_candidate.fingerprint
         )
         joined = {
             candidates.position(one): candidates.position(other) for one, other in canonical.items()

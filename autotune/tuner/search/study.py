@@ -130,7 +130,7 @@ class Study:
             if not isinstance(decision, Step):
                 return None
             trial = self._journal.ask(decision)
-        baseline = self._candidates.items[self._candidates.baseline].fingerprint
+        baseline = self._candidates.baseline_candidate.fingerprint
         trial = replace(
             trial, wants_answers=wants_answers(self._spec, trial, baseline, self.launches)
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from autotune.base.errors import BadInput, MalformedFile
 from autotune.base.evidence import Evidence
-from autotune.engines.context import Context
 from autotune.engines.detect import as_measured
 from autotune.engines.library import Library
 from autotune.engines.registry import recognise
@@ -99,9 +98,7 @@ def _rows_of_launch(
             workload, _ = workload_of(spec, trial.role, name, library)
             engine = recognise(trial.command.argv, library)
             engine, version = as_measured(engine, trial.engine_version)
-            context = Context(
-                spec.model, spec.hardware, spec.gpus, version, workload.longest_request
-            )
+            context = spec.context(version, workload.longest_request)
             resolved = resolve_for(engine, trial.command, context)
         except BadInput as error:
             yield LeftOut(label, spec.study, str(error))

@@ -135,7 +135,7 @@ def test_a_study_of_a_version_without_a_table() -> None:
     assert asked.spec.notes[0].startswith(
         "vLLM 0.30.0's flags are not bundled; using those of 0.32.0"
     )
-    base = asked.candidates.items[asked.candidates.baseline]
+    base = asked.candidates.baseline_candidate
     assert base.configuration.knobs["attention_backend"] == "FLASHMLA_SPARSE", (
         "0.32's default is another"
     )

@@ -55,10 +55,7 @@ def test_what_needs_a_module_that_cannot_be_imported_is_left_out(
         "combinations are removed: vLLM's Python cannot import DeepEP (deep_ep); install it there"
         in told
     )
-    assert (
-        made.candidates.items[made.candidates.baseline].configuration.knobs["moe_all_to_all"]
-        is not None
-    )
+    assert made.candidates.baseline_candidate.configuration.knobs["moe_all_to_all"] is not None
 
 
 def test_a_module_that_is_there_leaves_all_in(

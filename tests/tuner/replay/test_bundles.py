@@ -212,7 +212,7 @@ def test_options_say_otherwise(file: Path) -> None:
     assert len(prepare(hours, library_of(hours)).recorded) == 3
     other = build_spec(on(file, baseline="engine=vllm,tensor_parallel=2"))
     candidates = prepare(other, library_of(other)).candidates
-    assert candidates.items[candidates.baseline].configuration.knobs["tensor_parallel"] == 2
+    assert candidates.baseline_candidate.configuration.knobs["tensor_parallel"] == 2
     assert (
         build_spec(on(file, model="DEEPSEEK-AI/DeepSeek-V3.2", hardware="h200", gpus=8)).gpus == 8
     )

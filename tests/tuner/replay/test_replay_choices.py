@@ -44,7 +44,7 @@ def prepared(folder: Path, table: str = TABLE, **asked: Any) -> Prepared:
 
 
 def baseline(found: Prepared) -> Configuration:
-    return found.candidates.items[found.candidates.baseline].configuration
+    return found.candidates.baseline_candidate.configuration
 
 
 def answer(found: Prepared, position: int, index: int = 0) -> Any:

@@ -132,7 +132,7 @@ def test_of_twins_the_command_without_idle_settings_is_recommended() -> None:
 
 
 def _changed(position: int) -> list[str]:
-    usual = CANDIDATES.items[CANDIDATES.baseline].configuration.knobs
+    usual = CANDIDATES.baseline_candidate.configuration.knobs
     return [
         name
         for name, value in CANDIDATES.items[position].configuration.knobs.items()

@@ -211,7 +211,7 @@ def test_a_study_stops_where_every_launch_fails_for_one_cause(
 
 
 def test_a_study_goes_on_where_something_ran() -> None:
-    base = GRID.items[GRID.baseline].configuration
+    base = GRID.baseline_candidate.configuration
     made, reason = run(make_spec(launches=12), GRID, lambda c: ridge(c) if c == base else None)
     assert len(made) == 12
     assert "one cause" not in reason
@@ -359,7 +359,7 @@ class OnePercent:
     two commands."""
 
     def leads(self, leader: int, others: Sequence[int]) -> list[Effect]:
-        base, one = SMALL.items[SMALL.baseline].configuration, np.ones(1)
+        base, one = SMALL.baseline_candidate.configuration, np.ones(1)
         mine, *theirs = (
             len(difference(SMALL.items[p].configuration, base)) for p in (leader, *others)
         )
@@ -368,7 +368,7 @@ class OnePercent:
 
 def test_settings_that_are_each_a_coin_toss_go_only_as_far_as_they_are_one_together() -> None:
     """Of three, 3 % in all, one goes: the odds of two together are 62 %."""
-    baseline = SMALL.items[SMALL.baseline].configuration
+    baseline = SMALL.baseline_candidate.configuration
     changed = [SMALL.position(one.configuration.fingerprint) for one in SMALL.items]
     command = next(
         p for p in changed if len(difference(SMALL.items[p].configuration, baseline)) == 3

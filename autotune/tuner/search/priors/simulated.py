@@ -20,7 +20,6 @@ from packaging.version import InvalidVersion
 from autotune.base.arrays import Floats
 from autotune.base.errors import BadInput, UnknownName
 from autotune.engines.command import Configuration
-from autotune.engines.context import Context
 from autotune.engines.enumeration import Candidate
 from autotune.engines.registry import engine
 from autotune.load.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
@@ -150,7 +149,7 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
         name not in kind.card.knobs or kind.card.knobs[name].refuses(row[name]) for name in row
     ):
         return None
-    context = Context(spec.model, spec.hardware, spec.gpus, version or kind.version())
+    context = spec.context(version or kind.version())
     return Candidate(Configuration(kind.name, kind.default_knobs(context, row)), context.version)
 
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.engines.context import Context
 from autotune.engines.registry import engine
 from autotune.tuner.search.priors import coverage, priors_of
 from autotune.tuner.search.priors.simulated import DRAWS
@@ -26,7 +25,7 @@ def _complete(rows: list[Row]) -> list[Row]:
     spec, found = question(), []
     for name, knobs in rows:
         kind = engine(name)
-        context = Context(spec.model, spec.hardware, spec.gpus, kind.version())
+        context = spec.context(kind.version())
         found.append((name, kind.default_knobs(context, knobs)))
     return found
 
