@@ -47,7 +47,6 @@ MODES: dict[str, tuple[str, ...]] = {
         "wants_answers",
     ),
     "ladder": (
-        "USUAL_RUNGS",
         "ladder",
         "rung",
         "rung_of",

@@ -30,11 +30,11 @@ from autotune.tuner.foresight import Prediction, cost
 from autotune.tuner.prepare.candidates import Prepared
 from autotune.tuner.search import objective
 from autotune.tuner.search.budget import capacity
-from autotune.tuner.search.decide.sequential_test import percent, percents
 from autotune.tuner.search.decide.simplify import default_knobs
 from autotune.tuner.search.decide.verdict import evidence, leader
 from autotune.tuner.search.history import History
 from autotune.tuner.search.nodes import contrast
+from autotune.tuner.search.spread import percent, percents
 from autotune.tuner.study.spec import StudySpec, at_once, is_local
 from autotune.tuner.trial import Launch, Role, State, Trial
 

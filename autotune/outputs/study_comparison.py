@@ -20,7 +20,7 @@ from autotune.load.metrics import readable
 from autotune.load.metrics.table import PER_GPU, TABLE, Rent
 from autotune.tuner.comparison import ratio_interval90
 from autotune.tuner.replay.bundle import BEGINNING, read_bundle
-from autotune.tuner.search.decide.sequential_test import percents
+from autotune.tuner.search.spread import percents
 from autotune.tuner.study.home import Home, library_of
 from autotune.tuner.study.recommendation import Objective, Recommendation
 from autotune.tuner.study.spec import StudySpec

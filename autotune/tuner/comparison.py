@@ -26,17 +26,10 @@ from autotune.node.calibration import calibration_of, interval90, sigma
 from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
 from autotune.node.resolve_command import not_simulated_in
 from autotune.node.simulate import ServerSetup
-from autotune.tuner.search.decide.sequential_test import (
-    FEW_DEGREES,
-    LAUNCH_NOISE,
-    Spread,
-    Z,
-    mean,
-    percent,
-)
 from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.search.nodes import NodeScore, contrast
+from autotune.tuner.search.spread import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.recommendation import (
     SERVED,
@@ -74,15 +67,7 @@ def compare(
     """
     theirs, mine = dict[int, list[float]](), dict[int, list[float]]()
     for metric in (spec.objective, HEADLINE):
-        curves = [scores_by_load(spec, rows, [metric]) for rows in (baseline, recommended)]
-        theirs, mine = (
-            {
-                load: [score for (score,) in scores]
-                for load, scores in one.items()
-                if load is not None
-            }
-            for one in curves
-        )
+        theirs, mine = (_scores_by_load(spec, rows, metric) for rows in (baseline, recommended))
         if theirs or mine:
             break
     else:
@@ -115,20 +100,17 @@ def compare(
     )
 
 
-def scores_by_load(
-    spec: StudySpec, launches: Sequence[Launch], metrics: Sequence[str]
-) -> dict[int | None, list[tuple[float, ...]]]:
-    """Return the scores of metrics in each launch that has them all, by concurrency; None is the
-    workload itself."""
-    points: dict[int | None, list[tuple[float, ...]]] = {}
+def _scores_by_load(
+    spec: StudySpec, launches: Sequence[Launch], metric: str
+) -> dict[int, list[float]]:
+    """Return the scores of a metric by concurrency, over the launches that measured it there."""
+    scores: dict[int, list[float]] = {}
     for launch in launches:
-        as_it_is = launch.result.metrics.get(spec.workloads[0], {})
-        for load, row in [(None, as_it_is), *objective.curve(launch, spec.workloads[0]).items()]:
-            scores = [objective.score_of(metric, row.get(metric, 0.0)) for metric in metrics]
-            told = tuple(score for score in scores if score is not None)
-            if len(told) == len(metrics):
-                points.setdefault(load, []).append(told)
-    return points
+        for load, row in objective.curve(launch, spec.workloads[0]).items():
+            score = objective.score_of(metric, row.get(metric))
+            if score is not None:
+                scores.setdefault(load, []).append(score)
+    return scores
 
 
 def half_width(spread: Spread, counts: Sequence[int]) -> float:
@@ -492,8 +474,7 @@ class Sheet:
         if workload in objective.weights(self.spec) and scores:
             means[self.spec.objective] = objective.value_of(self.spec.objective, mean(scores))
         seconds = self.seconds(position)
-        over_rungs = self.spec.front_over_rungs
-        if workload == self.spec.workloads[0] and seconds and not over_rungs:
+        if workload == self.spec.workloads[0] and seconds:
             means[self.spec.goals[-1]] = objective.value_of(self.spec.goals[-1], mean(seconds))
         return means
 

@@ -30,11 +30,12 @@ from autotune.engines.kept import Kept
 from autotune.engines.promises import NOTICED, noticed
 from autotune.load.metrics import readable
 from autotune.tuner import comparison
-from autotune.tuner.search.decide.sequential_test import Outcome, Spread, mean, percent, percents
+from autotune.tuner.search.decide.sequential_test import Outcome
 from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, judge
 from autotune.tuner.search.front import dominated
 from autotune.tuner.search.history import History
 from autotune.tuner.search.reach import OUT_OF_REACH
+from autotune.tuner.search.spread import Spread, mean, percent, percents
 from autotune.tuner.study.recommendation import (
     Choice,
     Exclusion,
@@ -312,57 +313,25 @@ def front(sheet: Sheet) -> list[FrontPoint]:
     """Return the non-dominated configurations that meet the SLOs, by the first goal; none without a
     second."""
     spec = sheet.spec
-    if spec.front_over_rungs:
-        return _of_loads(sheet)
     if len(spec.goals) == 1:
         return []
     feasible = [p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)]
     seconds = {p: scores for p in feasible if (scores := sheet.seconds(p))}
     firsts = {p: mean(evidence(sheet.history, p)) for p in seconds}
-    points = np.array([(firsts[p], mean(seconds[p])) for p in seconds]).reshape(-1, 2)
-    kept = [p for p, beaten in zip(seconds, dominated(points), strict=True) if not beaten]
+    both = np.array([(firsts[p], mean(seconds[p])) for p in seconds]).reshape(-1, 2)
+    kept = [p for p, beaten in zip(seconds, dominated(both), strict=True) if not beaten]
     spread = Spread.pooled(seconds.values())
-    second = {p: sheet.goal(spec.goals[-1], spec.workloads[0], seconds[p], spread) for p in kept}
-    return [_point(sheet, p, second=second[p]) for p in sorted(kept, key=lambda p: -firsts[p])]
-
-
-def _point(sheet: Sheet, position: int, **more: object) -> FrontPoint:
-    latest = sheet.measured(position)[-1].result
-    told = {"evidence": latest.evidence, "evidence_of": latest.evidence_of}
-    return FrontPoint.model_validate({**sheet.choice(position).model_dump(), **told, **more})
-
-
-def _of_loads(sheet: Sheet) -> list[FrontPoint]:
-    """Return for each engine the non-dominated loads of its configurations."""
-    spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, ...]]]]]()
-    for position in (p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)):
-        name = sheet.history.candidates.items[position].configuration.engine
-        loads = comparison.scores_by_load(
-            spec, sheet.measured(position), (spec.goals[0], spec.goals[-1])
-        )
-        groups.setdefault(name, []).extend(
-            (position, load, scores) for load, scores in loads.items()
-        )
     points = []
-    for group in filter(None, groups.values()):
-        means = np.array(
-            [[mean(column) for column in zip(*scores, strict=True)] for _, _, scores in group]
-        )
-        spreads = [
-            Spread.pooled([[both[goal] for both in row[2]] for row in group]) for goal in (0, 1)
-        ]
-        beaten = dominated(means)
-        for i in sorted(np.flatnonzero(~beaten).tolist(), key=lambda i: -means[i, 0]):
-            position, load, scores = group[i]
-            goals = [
-                sheet.goal(
-                    metric, spec.workloads[0], [both[goal] for both in scores], spreads[goal]
-                )
-                for goal, metric in enumerate(spec.goals)
-            ]
-            points.append(
-                _point(sheet, position, objective=goals[0], second=goals[1], concurrency=load)
+    for position in sorted(kept, key=lambda p: -firsts[p]):
+        latest = sheet.measured(position)[-1].result
+        points.append(
+            FrontPoint(
+                **sheet.choice(position).model_dump(),
+                second=sheet.goal(spec.goals[-1], spec.workloads[0], seconds[position], spread),
+                evidence=latest.evidence,
+                evidence_of=latest.evidence_of,
             )
+        )
     return points
 
 

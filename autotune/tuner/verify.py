@@ -61,16 +61,11 @@ from autotune.tuner.prepare.candidates import (
 from autotune.tuner.prepare.names import engine_and_version
 from autotune.tuner.search.budget import RESERVE
 from autotune.tuner.search.decide.finals import LEAST_DEGREES
-from autotune.tuner.search.decide.sequential_test import (
-    Look,
-    Spread,
-    mean,
-    percent,
-    repeated_interval,
-)
+from autotune.tuner.search.decide.sequential_test import Look, repeated_interval
 from autotune.tuner.search.decide.verdict import evidence, judge
 from autotune.tuner.search.history import History
 from autotune.tuner.search.objective import achieved, score, too_slow, violations
+from autotune.tuner.search.spread import Spread, mean, percent
 from autotune.tuner.study.home import REGRESS, Home, library_of
 from autotune.tuner.study.loads import context_of
 from autotune.tuner.study.options import RegressOptions, VerifyOptions, command_line

@@ -36,7 +36,6 @@ from autotune.node.prediction_intervals import gain_interval90
 from autotune.node.simulate import ServerSetup
 from autotune.node.steady import SteadyNode
 from autotune.tuner.search.acquisition import model_of
-from autotune.tuner.search.decide.sequential_test import Effect, Spread, mean
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.explain import contributions
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
@@ -44,6 +43,7 @@ from autotune.tuner.search.gp.posterior import THOROUGH, HyperPrior, _Tables
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.search.plan import Plan, Step
 from autotune.tuner.search.sampler import CandidateSampler
+from autotune.tuner.search.spread import Effect, Spread, mean
 
 BINS = {0.6: (0.5, 0.675), 0.75: (0.675, 0.825), 0.9: (0.825, 0.925), 0.95: (0.925, 0.985)}
 """Odds about which settings are counted together."""

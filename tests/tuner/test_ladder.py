@@ -27,9 +27,9 @@ from autotune.tuner.comparison import compare, crossings
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search import objective
-from autotune.tuner.search.decide.sequential_test import Spread
+from autotune.tuner.search.spread import Spread
 from autotune.tuner.study.home import library_of
-from autotune.tuner.study.loads import USUAL_RUNGS, rung_of, with_loads
+from autotune.tuner.study.loads import rung_of, with_loads
 from autotune.tuner.study.options import RunOptions
 from autotune.tuner.study.recommendation import CurvePoint
 from autotune.tuner.study.results import launch_of, row_of
@@ -54,13 +54,10 @@ def test_a_ladder_is_made_of_whole_numbers(text: str) -> None:
         laddered(spec(), ladder=text)
 
 
-def test_a_ladder_is_sorted_and_comes_with_a_front_over_users() -> None:
+def test_a_ladder_is_sorted() -> None:
     asked = spec(workloads=("sharegpt",))
     assert laddered(asked, ladder="16, 4,16").ladder == (4, 16)
     assert laddered(asked).ladder == ()
-    assert laddered(spec(workloads=("sharegpt",), pareto="p99_ttft_ms")).ladder == ()
-    front = spec(workloads=("sharegpt",), pareto="output_tokens_per_s_per_user")
-    assert laddered(front).ladder == USUAL_RUNGS
 
 
 def test_a_load_search_has_no_ladder_beside_it() -> None:
@@ -78,18 +75,6 @@ def test_a_workload_with_a_load_of_its_own_has_no_ladder(workload: str) -> None:
         build_spec(asked)
 
 
-def test_a_front_over_users_does_without_where_the_load_is_fixed() -> None:
-    asked = {
-        "workloads": ["sharegpt-c4"],
-        "pareto": "output_tokens_per_s_per_user",
-        "on": "simulator",
-    }
-    told = build_spec(RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", **asked))  # type: ignore[arg-type]
-    assert told.ladder == ()
-    assert not told.front_over_rungs
-    assert any("the front has only one load" in note for note in told.notes)
-
-
 def test_a_light_load_has_few_prompts_of_the_same_lengths() -> None:
     workload = load_workload("random:100:10:400")
     counts = {c: rung_of(workload, c).points[0].prompts for c in (1, 4, 16, 64, 256)}
@@ -104,13 +89,11 @@ def test_sessions_are_sent_whole(tmp_path: Path) -> None:
     assert len(workload.draw(0, 0)) == 120
 
 
-def test_the_finals_measure_the_ladder_and_a_front_over_it_every_launch() -> None:
+def test_the_finals_measure_the_ladder() -> None:
     asked = spec(ladder=(1, 4))
     assert [asked.rungs_of(role) for role in (Role.BASELINE, Role.FINAL)] == [(1, 4)] * 2
     assert [asked.rungs_of(role) for role in (Role.SEARCH, Role.CONTROL)] == [()] * 2
-    front = spec(ladder=(1, 4), pareto="output_tokens_per_s_per_user")
-    assert front.rungs_of(Role.SEARCH) == (1, 4)
-    assert StudySpec.from_yaml(front.to_yaml()) == front
+    assert StudySpec.from_yaml(asked.to_yaml()) == asked
 
 
 def with_curve(row: Launch, rates: dict[int, float]) -> Launch:
@@ -227,26 +210,6 @@ def test_a_crossing_lies_between_loads_that_are_decided_and_within_its_interval(
         assert 1 <= low <= high <= 2 ** len(steps)
         assert low * (1 - 1e-3) <= one.concurrency <= high * (1 + 1e-3)
         assert one.below != one.above
-
-
-def test_a_front_over_the_ladder_is_one_of_loads_for_each_engine() -> None:
-    question = spec(
-        ladder=(1, 4), objective="total_token_throughput", pareto="output_tokens_per_s_per_user"
-    )
-    rows = [
-        with_curve(launch(0, Role.BASELINE, 0, 1000), {1: 100.0, 4: 300.0}),
-        with_curve(launch(1, Role.SEARCH, 2, 2000), {1: 90.0, 4: 500.0}),
-        with_curve(launch(2, Role.SEARCH, 3, 1900), {1: 95.0, 4: 400.0}),
-    ]
-    assert objective.second_value(question, rows[0]) == pytest.approx(10)
-    told = recommend(question, CANDIDATES, rows, (), "done")
-    points = [(p.engine, p.concurrency, p.objective.value, p.second.value) for p in told.front]
-    assert points == [
-        ("vllm", 4, 300, 7.5),
-        ("vllm", 1, 100, 10),
-        ("sglang", 4, 500, 12.5),
-    ]
-    assert all(point.command for point in told.front)
 
 
 def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:

@@ -42,7 +42,7 @@ from autotune.servers.docker_run import (
     volume_name,
 )
 from autotune.tuner.replay.table import UNKNOWN
-from autotune.tuner.search.decide.sequential_test import Spread, mean
+from autotune.tuner.search.spread import Spread, mean
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.recommendation import Choice, Recommendation
 from autotune.tuner.study.spec import StudySpec

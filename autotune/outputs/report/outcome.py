@@ -296,43 +296,29 @@ def _block(command: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def front(study: StudyRecord) -> list[str]:
-    """Tabulate the non-dominated configurations, or loads of an engine, of two goals."""
-    outcome, loads = study.recommendation, study.spec.front_over_rungs
+    """Tabulate the non-dominated configurations of two goals."""
+    outcome = study.recommendation
     if not outcome.front:
         return []
-    points = "Every measured configuration that meets the SLOs and that no other one beats"
-    if loads:
-        points = "Each engine's loads (–: the workload as it is) that no other one beats"
     parts = [
-        f"{points} in one goal without losing in the other. Means over valid launches, with 95 % "
+        "Every measured configuration that meets the SLOs and that no other one beats in one goal "
+        "without losing in the other. Means over valid launches, with 95 % "
         "intervals if there are several. The recommendation depends only on the objective."
     ]
     chosen = outcome.recommended.fingerprint if outcome.recommended else ""
-    for engine in dict.fromkeys(point.engine if loads else "" for point in outcome.front):
-        mine = [point for point in outcome.front if engine in ("", point.engine)]
-        commands = {point.fingerprint: _command(point) for point in mine}
-        names = {one: f"{engine} {i}".strip() for i, one in enumerate(commands, 1)}
-        rows = []
-        for point in mine:
-            name = names[point.fingerprint]
-            if point.fingerprint == chosen:
-                name += " (recommended)"
-            made = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
-            mark = words.trade_off_mark(outcome, point.fingerprint)
-            row = {"Point": name, "Configuration": f"{made}{mark}"}
-            if loads:
-                row["In flight"] = readable.number(point.concurrency)
-            for goal in (point.objective, point.second):
-                ends = f" [{', '.join(readable.numbers(goal.ci95))}]" if goal.ci95 else ""
-                row[text.title(goal.metric)] = f"{readable.number(goal.value)}{ends}"
-            row |= {"Launches": str(point.objective.repeats), "Evidence": point.label}
-            rows.append(row)
-        if engine:
-            parts.append(f"### {text.escape(engine)}")
-        parts.append(text.table(rows, "  rrrr" if loads else "  rrr"))
-        for fingerprint, command in commands.items():
-            parts += [f"Point {names[fingerprint]}:", command]
-    return parts
+    rows, commands = [], []
+    for number, point in enumerate(outcome.front, 1):
+        made = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
+        mark = words.trade_off_mark(outcome, point.fingerprint)
+        name = f"{number} (recommended)" if point.fingerprint == chosen else str(number)
+        row = {"Point": name, "Configuration": f"{made}{mark}"}
+        for goal in (point.objective, point.second):
+            ends = f" [{', '.join(readable.numbers(goal.ci95))}]" if goal.ci95 else ""
+            row[text.title(goal.metric)] = f"{readable.number(goal.value)}{ends}"
+        row |= {"Launches": str(point.objective.repeats), "Evidence": point.label}
+        rows.append(row)
+        commands += [f"Point {number}:", _command(point)]
+    return [*parts, text.table(rows, "  rrr"), *commands]
 
 
 _EXTRA_METRICS = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_million_tokens")

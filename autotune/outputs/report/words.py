@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
@@ -666,15 +665,7 @@ def _front(outcome: Recommendation) -> str:
     goals = [
         text.title(goal.metric) for goal in (outcome.front[0].objective, outcome.front[0].second)
     ]
-    if any(point.concurrency is not None for point in outcome.front):
-        engines = [
-            f"{n} of {name}" for name, n in Counter(point.engine for point in outcome.front).items()
-        ]
-        points = (
-            f"{text.count(len(outcome.front), 'load makes', 'loads make')} ({_listed(engines)})"
-        )
-    else:
-        points = text.count(len(outcome.front), "configuration makes", "configurations make")
+    points = text.count(len(outcome.front), "configuration makes", "configurations make")
     return f"{points} the front of {goals[0]} against {goals[1]}; the report gives the command of each."
 
 

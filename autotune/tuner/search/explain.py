@@ -25,7 +25,6 @@ from scipy.special import stdtrit
 from autotune.base.arrays import descending
 from autotune.engines.command import Scalar
 from autotune.tuner.search import equivalents
-from autotune.tuner.search.decide.sequential_test import Effect, Spread, percent, percents
 from autotune.tuner.search.decide.simplify import LEAST_EFFECT, ablations, default_knobs
 from autotune.tuner.search.decide.verdict import Gain, Judgement
 from autotune.tuner.search.gp.kernels import Kernels
@@ -42,6 +41,7 @@ from autotune.tuner.trial import Launch, Trial
 from .acquisition import expected_improvement, model_of, p_feasible, shortlist
 from .history import History
 from .nodes import contrast
+from .spread import Effect, Spread, percent, percents
 
 KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 

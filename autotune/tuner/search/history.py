@@ -24,12 +24,12 @@ from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.load.metrics.table import PROMPTS
 from autotune.tuner.search import equivalents, objective, timeline
-from autotune.tuner.search.decide.sequential_test import LAUNCH_NOISE, Spread, mean, percent
 from autotune.tuner.study.spec import StudySpec, is_alone, is_beside
 from autotune.tuner.trial import SURE_TO_START, Launch, Role, Trial
 
 from .nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from .screen import Made, Ranked, Screen, layout_of, screen_of
+from .spread import LAUNCH_NOISE, Spread, mean, percent
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate without information after which it is abandoned."""

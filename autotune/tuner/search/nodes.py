@@ -20,7 +20,7 @@ from statistics import median, median_high
 
 import numpy as np
 
-from autotune.tuner.search.decide.sequential_test import LAUNCH_NOISE, Spread, mean
+from .spread import LAUNCH_NOISE, Spread, mean
 
 NodeScore = tuple[str, float]
 """A launch's node and its score."""

@@ -103,20 +103,8 @@ def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float
 
 
 def second_value(spec: StudySpec, launch: Launch) -> float | None:
-    """Return the second goal's metric; None if it was not measured.
-
-    Over several loads it is that of the lightest load, where a user is served fastest: the other
-    end of the front.
-    """
-    if spec.pareto is None:
-        return None
-    if spec.front_over_rungs:
-        return (
-            curve(launch, spec.workloads[0])
-            .get(spec.rungs_of(Role.BASELINE)[0], {})
-            .get(spec.pareto)
-        )
-    return value(launch, spec.pareto, spec.workloads[0])
+    """Return the second goal's metric; None if it was not measured."""
+    return None if spec.pareto is None else value(launch, spec.pareto, spec.workloads[0])
 
 
 def curve(launch: Launch, workload: str) -> dict[int, Metrics]:

@@ -20,13 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.base.arrays import descending
-from autotune.tuner.search.decide.sequential_test import (
-    FEW_DEGREES,
-    LAUNCH_NOISE,
-    Outcome,
-    mean,
-    outcome,
-)
+from autotune.tuner.search.decide.sequential_test import Outcome, outcome
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.gp.kernels import Kernels
 from autotune.tuner.search.gp.posterior import THOROUGH, Posterior
@@ -42,6 +36,7 @@ from .history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from .reach import OUT_OF_REACH, out_of_reach
 from .sampler import CandidateSampler
 from .screen import CHECKS, FAILED, KNOWN, layout_of
+from .spread import FEW_DEGREES, LAUNCH_NOISE, mean
 
 LEAST_SEARCH = 8
 """Launches before the search may end early."""

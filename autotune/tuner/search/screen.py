@@ -25,7 +25,8 @@ from autotune.base.arrays import Floats
 from autotune.engines.command import Configuration, Scalar
 from autotune.engines.context import RANKS
 from autotune.engines.enumeration import Candidate
-from autotune.tuner.search.decide.sequential_test import LAUNCH_NOISE
+
+from .spread import LAUNCH_NOISE
 
 CONTROLS = 2
 """Candidates launched both ways before launches with random weights are trusted."""

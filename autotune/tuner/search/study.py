@@ -16,7 +16,6 @@ from autotune.engines.command import Command
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.tuner.search import SAMPLERS
 from autotune.tuner.search.decide.finals import wants_answers
-from autotune.tuner.search.decide.sequential_test import percent
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.tuner.search.gp.posterior import THOROUGH
@@ -31,6 +30,7 @@ from .history import History
 from .optuna_journal import Journal, interrupted
 from .plan import Plan, Recorded, Step, Stop
 from .sampler import CandidateSampler
+from .spread import percent
 
 _PHASES = {
     Role.BASELINE: "baseline",

@@ -19,7 +19,7 @@ from autotune.load.capacity.judge import LOOKS
 from autotune.load.capacity.search import CONFIRM_S, LoadSearch
 from autotune.load.capacity.search import check as check_search
 from autotune.load.load import Load
-from autotune.load.metrics.table import HEADLINE, PER_USER, PROMPTS, SENT
+from autotune.load.metrics.table import HEADLINE, PROMPTS, SENT
 from autotune.load.workloads import LEAST_OF_HALF, Workload, how_fixed, load_workload
 from autotune.load.workloads.lengths import SessionLengths
 from autotune.tuner.trial import Role, Trial
@@ -27,8 +27,6 @@ from autotune.tuner.trial import Role, Trial
 from .options import RunOptions
 from .spec import StudySpec
 
-USUAL_RUNGS = (1, 4, 16, 64, 256)
-"""Default concurrencies of a front over numbers of requests in flight."""
 CAPACITY = "capacity_total_token_throughput"
 """The objective at every server's capacity."""
 LEAST_PROMPTS = 32
@@ -133,10 +131,7 @@ def asked_load(options: RunOptions) -> dict[str, Any]:
 def with_loads(
     spec: StudySpec, options: RunOptions, measurable: Measurable, library: Library, *, sent: bool
 ) -> StudySpec:
-    """Return a study with the rungs that were typed or that its front needs; checks its load
-    search.
-
-    Rungs that come with a front alone are left out, with a note, where they cannot be measured.
+    """Return a study with the rungs that were typed; checks its load search.
 
     Args:
         sent: False where launches are recorded.
@@ -153,7 +148,7 @@ def with_loads(
         raise BadInput(
             "--weights: the load search uses only the first workload; remove --weights or --find-load"
         )
-    rungs: tuple[int, ...] = USUAL_RUNGS if spec.pareto == PER_USER and not searched else ()
+    rungs: tuple[int, ...] = ()
     told: list[str] = []
     if text is not None:
         words = text.split(",")
@@ -169,9 +164,7 @@ def with_loads(
     try:
         there, notes = measurable(spec, rungs, library) if rungs else ((), ())
     except BadInput as error:
-        if text is not None:
-            raise BadInput(f"--ladder: {error}") from error
-        there, notes = (), (f"the front has only one load, no ladder: {error}",)
+        raise BadInput(f"--ladder: {error}") from error
     return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *told, *notes)})
 
 

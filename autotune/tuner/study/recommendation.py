@@ -313,16 +313,9 @@ class MatrixRow(Choice):
 
 
 class FrontPoint(Choice, Evidenced):
-    """A measured, non-dominated configuration of two goals.
-
-    Attributes:
-        second: the second goal.
-        concurrency: at which both were measured, where the front is over the loads of the ladder:
-            no point of the same engine beats it; None: the workload as it is.
-    """
+    """A measured, non-dominated configuration of two goals."""
 
     second: Objective
-    concurrency: int | None = None
     evidence: Evidence
     evidence_of: Evidence | None = None
 

@@ -20,7 +20,7 @@ from autotune.engines.context import Context, gpus_of
 from autotune.engines.detect import InstalledEngine
 from autotune.engines.entry import parse_yaml
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
-from autotune.load.metrics.table import GOODPUT, METRICS, PER_USER, Metrics, Rent
+from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, Rent
 from autotune.tuner.trial import Role
 
 from .recommendation import CommandRole, Interval
@@ -252,18 +252,13 @@ class StudySpec(_Value):
         return {"concurrency": "concurrency", "rate": "request_rate", None: ""}[self.find_load]
 
     @property
-    def front_over_rungs(self) -> bool:
-        """True if the front is over the ladder's loads, so that every launch measures them."""
-        return self.pareto == PER_USER and bool(self.ladder)
-
-    @property
     def varies_load(self) -> bool:
         """True if launches are compared at other loads than the workloads' own."""
-        return self.find_load is not None or self.front_over_rungs
+        return self.find_load is not None
 
     def rungs_of(self, role: Role) -> tuple[int, ...]:
         """Return the additional concurrencies at which a launch measures the first workload."""
-        return self.ladder if self.front_over_rungs or role in (Role.BASELINE, Role.FINAL) else ()
+        return self.ladder if role in (Role.BASELINE, Role.FINAL) else ()
 
     def to_yaml(self) -> str:
         """Return the text of ``study.yaml``, with YAML's marks of start and end, which reveal a

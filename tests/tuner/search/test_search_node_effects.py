@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.tuner.search.decide import finals
-from autotune.tuner.search.decide.sequential_test import Spread
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.search.nodes import additive_spread, contrast, node_offsets
 from autotune.tuner.search.plan import Plan, Step, Wait
 from autotune.tuner.search.sampler import CandidateSampler
+from autotune.tuner.search.spread import Spread
 from autotune.tuner.trial import Role
 from tests.tuner.search.search_landscapes import make_spec, small
 

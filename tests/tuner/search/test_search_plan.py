@@ -17,10 +17,10 @@ from autotune.engines.enumeration import CandidateSet
 from autotune.engines.failure import Failure, FailureKind
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.budget import LEAST_FINALS, before_finals, search_ends
-from autotune.tuner.search.decide.sequential_test import Effect
 from autotune.tuner.search.decide.simplify import difference, plain
 from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.spread import Effect
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult

@@ -30,10 +30,11 @@ from autotune.tuner.search.budget import DRIFT, capacity, lead
 from autotune.tuner.search.decide import sequential_test as sequential
 from autotune.tuner.search.history import MAX_UNINFORMATIVE, Entry, History
 from autotune.tuner.search.nodes import NodeScore, contrast, planned
+from autotune.tuner.search.spread import Spread, mean
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, Trial
 
-from .sequential_test import Look, Spread, mean
+from .sequential_test import Look
 
 EVERY = 10
 """Launches after which the baseline is repeated."""

@@ -22,11 +22,11 @@ from autotune.engines.enumeration import CandidateSet
 from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import History
 from autotune.tuner.search.nodes import NodeScore, contrast
+from autotune.tuner.search.spread import CONFIDENCE, Effect
 from autotune.tuner.study.recommendation import COIN_TOSS
 from autotune.tuner.trial import Role
 
 from .finals import finals_of
-from .sequential_test import CONFIDENCE, Effect
 
 SHOWN = 0.9
 """Odds from which on an effect counts as shown."""

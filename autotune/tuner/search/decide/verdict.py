@@ -19,11 +19,12 @@ from autotune.tuner.search.decide import finals, simplify
 from autotune.tuner.search.history import History
 from autotune.tuner.search.nodes import contrast
 from autotune.tuner.search.objective import value_of
+from autotune.tuner.search.spread import Spread, mean, percents
 from autotune.tuner.study.recommendation import Verdict
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
 
-from .sequential_test import Look, Outcome, Spread, estimate, mean, outcome, percents
+from .sequential_test import Look, Outcome, estimate, outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 
 from autotune.base.arrays import Bools, Floats, Ints
-from autotune.tuner.search.decide.sequential_test import LAUNCH_NOISE, Effect
+from autotune.tuner.search.spread import LAUNCH_NOISE, Effect
 
 from .kernels import Kernels
 
