@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,31 +75,18 @@ def choose(
     installed.
     """
     baseline, engine_args = asked
-    owner: str | None = None
-    # What is no engine's command is refused later.
-    with suppress(BadInput):
-        owner = (
-            recognise(split_command(baseline).argv, library).name if baseline is not None else None
-        )
-    names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
+    command, owner = _recognised(baseline, library)
+    names = dict.fromkeys(filter(None, (*wanted, owner)))
     kinds = {name: engine(name, library) for name in names}
     installed: dict[str, InstalledEngine] = {}
-    unused = [name for name in engine_args if name not in names]
-    notes = [
-        f"--engine-arg {n} is not used: {n} is neither searched nor the baseline" for n in unused
-    ]
+    notes = _unused("--engine-arg", engine_args, kinds)
     if not elsewhere:
-        unknown = [name for name in binaries if name not in names]
-        notes += [
-            f"--engine-bin {n} is not used: {n} is neither searched nor the baseline"
-            for n in unknown
-        ]
-        binaries, said = _with_baseline_s(baseline, owner, binaries, library)
-        notes += said
-        for name, kind in list(kinds.items()):
-            if (
-                found := _found(kind, binaries.get(name), asked_versions.get(name), notify)
-            ) is not None:
+        notes += _unused("--engine-bin", binaries, kinds)
+        binaries, more = _with_baseline_s(command, owner, binaries, library)
+        notes += more
+        for name in names:
+            found = _found(kinds[name], binaries.get(name), asked_versions.get(name), notify)
+            if found is not None:
                 kinds[name], installed[name], warnings = found
                 notes += warnings
     elif binaries:
@@ -108,18 +95,38 @@ def choose(
     versions = {name: kind.version(asked_versions.get(name)) for name, kind in kinds.items()}
     for name, kind in kinds.items():
         words = shlex.split(engine_args.get(name, ""))
-        words += split_command(baseline).argv if baseline and name == owner else ()
-        notes += [note] if (note := kind.borrowing(versions[name], words)) else []
-    if baseline is not None and owner is not None:
-        command, translated = translate(kinds[owner], split_command(baseline), versions[owner])
-        baseline = command.shell() if translated else baseline
-        notes += translated
+        words += command.argv if command and name == owner else ()
+        if warning := kind.borrowing(versions[name], words):
+            notes.append(warning)
+    if command is not None:
+        translated, more = translate(kinds[owner], command, versions[owner])
+        baseline = translated.shell() if more else baseline
+        notes += more
     passed: dict[str, str] = {}
     for name, text in engine_args.items():
-        if name not in unused:
-            passed[name], said = translate_arguments(kinds[name], text, versions[name])
-            notes += said
+        if name in kinds:
+            passed[name], more = translate_arguments(kinds[name], text, versions[name])
+            notes += more
     return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
+
+
+def _recognised(baseline: str | None, library: Library) -> tuple[Command | None, str]:
+    """Parse a baseline, and name its engine; nothing for a command of no engine, which is refused
+    later."""
+    if baseline is not None:
+        with suppress(BadInput):
+            command = split_command(baseline)
+            return command, recognise(command.argv, library).name
+    return None, ""
+
+
+def _unused(option: str, given: Iterable[str], kinds: Container[str]) -> list[str]:
+    """List a note for each engine of an option that the study does not start."""
+    return [
+        f"{option} {name} is not used: {name} is neither searched nor the baseline"
+        for name in given
+        if name not in kinds
+    ]
 
 
 def _found(
@@ -152,15 +159,15 @@ def _found(
 
 
 def _with_baseline_s(
-    baseline: str | None, owner: str | None, binaries: Mapping[str, Path], library: Library
+    baseline: Command | None, owner: str, binaries: Mapping[str, Path], library: Library
 ) -> tuple[Mapping[str, Path], list[str]]:
     """Add the program in the baseline's path to the named ones, with a note.
 
     Raises `BadInput` when it is not there, or another than ``--engine-bin`` names: their figures
     would be of two installations.
     """
-    typed = split_command(baseline).argv[0] if baseline is not None and owner is not None else ""
-    if owner is None or "/" not in typed:
+    typed = baseline.argv[0] if baseline else ""
+    if "/" not in typed:
         return binaries, []
     path, kind = Path(os.path.abspath(os.path.expanduser(typed))), engine(owner, library)
     if not os.access(path, os.X_OK) or path.is_dir():
@@ -171,8 +178,8 @@ def _with_baseline_s(
     named = find(kind.card, binaries[owner]).program[0]
     if Path(named).parent.resolve() != path.parent.resolve():
         raise BadInput(
-            f"--baseline: it starts {path}, but --engine-bin {owner} names {named}: two installations cannot be "
-            "compared; name the same one in both"
+            f"--baseline: it starts {path}, but --engine-bin {owner} names {named}: "
+            "two installations cannot be compared; name the same one in both"
         )
     return binaries, []
 
@@ -210,11 +217,12 @@ def engine_of(
     now = find(kind.card, named if named.is_absolute() else None)
     if now.version != chosen.version:
         raise BadInput(
-            f"{kind.card.title} ({named}) is now {now.version}, but the study began with {chosen.version}: "
-            "their figures cannot be compared; begin a new study, or install that version again"
+            f"{kind.card.title} ({named}) is now {now.version}, but the study began with "
+            f"{chosen.version}: their figures cannot be compared; begin a new study, or install "
+            "that version again"
         )
     if chosen.asked:
-        return kind.installed(
-            chosen.program, options_of(kind, replace(now, program=chosen.program), notify)[0]
-        )
-    return kind.installed(chosen.program, stand_in(kind, now.release))
+        table, _ = options_of(kind, replace(now, program=chosen.program), notify)
+    else:
+        table = stand_in(kind, now.release)
+    return kind.installed(chosen.program, table)

@@ -13,6 +13,9 @@ Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means the engine's choice."""
 
 
+Knobs = Mapping[str, Scalar]
+"""Values of knobs, by name."""
+
 PORT = 8000
 """Port of the first server of a command in files for people."""
 
@@ -43,7 +46,7 @@ class Configuration:
     """
 
     engine: str
-    knobs: Mapping[str, Scalar]
+    knobs: Knobs
     _fingerprint: str = field(
         default="", init=False, repr=False, compare=False
     )  # once it was asked for

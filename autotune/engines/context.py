@@ -9,13 +9,12 @@ default is spelled out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .cards import HardwareCard, ModelCard
 from .command import Configuration, Scalar
-from .expression import Namespace, evaluate, fill_value
+from .expression import Namespace, Scope, evaluate, fill_value
 from .failure import Failure
 from .schema import Effect, EngineCard, Knob, Rule, Values
 
@@ -50,7 +49,7 @@ class Context:
     tokens_in_flight: float = math.inf
     shares_prefixes: bool = False
 
-    def scope(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    def scope(self, knobs: Scope) -> dict[str, Any]:
         """Return the names visible to an expression: the knobs and ``model, hardware, gpus,
         workload``."""
         load = {name: getattr(self, name) for name in _OF_THE_LOAD}
@@ -58,7 +57,7 @@ class Context:
         return {**knobs, **fixed, "workload": Namespace(load)}
 
 
-def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
+def default_of(knob: Knob, scope: Scope, version: str) -> Scalar:
     """Return the knob's default: the first case that holds, or None."""
     if not isinstance(knob.default, list):
         return knob.default
@@ -68,7 +67,7 @@ def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
     )
 
 
-def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:
+def search_values(knob: Knob, scope: Scope, version: str) -> tuple[Scalar, ...]:
     """List the values to try: those of the first case that holds, or the default."""
     plain: list[Scalar] = []
     for entry in knob.search if knob.exists_in(version) else ():
@@ -86,16 +85,16 @@ def gpus_of(configuration: Configuration, most: int) -> int:
     return min(most, math.prod(sizes)) if sizes else most
 
 
-def _sizes(knobs: Mapping[str, Any]) -> list[int]:
+def _sizes(knobs: Scope) -> list[int]:
     return [size for name in RANKS if isinstance(size := knobs.get(name), int) and size > 0]
 
 
-def replicas_of(knobs: Mapping[str, Any]) -> int:
+def replicas_of(knobs: Scope) -> int:
     """Count the servers of a configuration: one for an engine without such a knob."""
     return int(knobs.get("replicas") or 1)
 
 
-def servers_of(knobs: Mapping[str, Any], vendor: str) -> tuple[dict[str, str], ...]:
+def servers_of(knobs: Scope, vendor: str) -> tuple[dict[str, str], ...]:
     """Return the settings of each server of a configuration, its own GPUs; empty for a single
     server."""
     count = replicas_of(knobs)

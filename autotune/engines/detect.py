@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
-from pydantic import BaseModel, ConfigDict
 
 from autotune.base.child import run_program
 from autotune.base.errors import BadInput
@@ -29,11 +28,11 @@ from autotune.base.notify import Notify
 
 from . import ask_parser
 from .engine import Engine, OptionTable
-from .entry import is_version
+from .entry import Entry, is_version
 from .schema import EngineCard, Option
 
 
-class InstalledEngine(BaseModel):
+class InstalledEngine(Entry):
     """An engine found on this machine: the start of its command line, its version with the local
     part.
 
@@ -41,8 +40,6 @@ class InstalledEngine(BaseModel):
         asked: whether its own help tells its options; else a shipped table stands in.
         lacking: Python modules that some configurations need and that it cannot import.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     program: tuple[str, ...]
     version: str
@@ -121,8 +118,9 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
     oldest = card.versions[0]
     if Version(installed.version).release < Version(oldest).release:
         raise BadInput(
-            f"{card.title} {installed.version} ({installed.program[0]}) is too old: {oldest} and newer are known; "
-            f"install a newer one, or name another program with --engine-bin {card.engine}=PATH"
+            f"{card.title} {installed.version} ({installed.program[0]}) is too old: {oldest} and "
+            "newer are known; install a newer one, or name another program with "
+            f"--engine-bin {card.engine}=PATH"
         )
     return installed
 
@@ -133,8 +131,9 @@ def lacking_modules(card: EngineCard, installation: Installation) -> list[str]:
     modules = sorted({rule.module for rule in card.rules if rule.module is not None})
     if installation.python is None or not modules:
         return []
-    told = _output_of([str(installation.python), "-c", _MODULES_SCRIPT, *modules], VERSION_S)
-    return [module for module in modules if f"{_LACKING}{module}" in told.splitlines()]
+    output = _output_of([str(installation.python), "-c", _MODULES_SCRIPT, *modules], VERSION_S)
+    lacking = set(_answers(output, _LACKING))
+    return [module for module in modules if module in lacking]
 
 
 def why_missing(card: EngineCard) -> str | None:
@@ -246,10 +245,14 @@ def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> s
 
 def told_version(output: str) -> str | None:
     """Parse the output of `VERSION_SCRIPT`: the version, local part included; None for none."""
-    answers = (
-        line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER)
-    )
-    return next((version for version in answers if is_version(version)), None)
+    return next(filter(is_version, _answers(output, _ANSWER)), None)
+
+
+def _answers(output: str, mark: str) -> Iterator[str]:
+    """Yield the text behind a mark in each line of an output that begins with it."""
+    for line in output.splitlines():
+        if line.startswith(mark):
+            yield line.removeprefix(mark)
 
 
 def _output_of(argv: Sequence[str], timeout_s: float) -> str:
@@ -296,9 +299,8 @@ def options_of(
         return stand_in(engine, installed.release), None
     near = engine.by_distance(installed.release)[0]
     shipped = engine.table(near)
-    digest = hashlib.sha256(
-        json.dumps([installed.program, installed.version]).encode()
-    ).hexdigest()[:12]
+    identity = json.dumps([installed.program, installed.version])
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     path = cache_folder("options") / f"{engine.name}-{installed.release}-{digest}.json"
     # A file that is damaged, or of another version, is as good as none.
     with suppress(OSError, ValueError):
@@ -307,40 +309,34 @@ def options_of(
         if known and (table := _table(document.get("options"), shipped, installed)) is not None:
             return table, None
     notify(
-        f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)"
+        f"asking {engine.card.title} {installed.release} for its options "
+        "(once; this takes up to a minute)"
     )
     rows = _asked(engine, installed)
     if (table := _table(rows, shipped, installed)) is not None:
-        document = {
-            "program": list(installed.program),
-            "version": installed.version,
-            "options": rows,
-        }
+        document = {"program": installed.program, "version": installed.version, "options": rows}
         # Without a cache the engine is asked again next time; that is no reason to fail.
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(document))
         return table, None
-    what = (
-        "the bundled table"
-        if near == installed.release
-        else f"the bundled table of {near}, the nearest one,"
-    )
+    bundled = "the bundled table"
+    if near != installed.release:
+        bundled += f" of {near}, the nearest one,"
     return stand_in(engine, installed.release), (
-        f"{engine.card.title} {installed.release} did not report its options ({' '.join(installed.program)}); "
-        f"{what} is used instead, so different options are only noticed when a server starts"
+        f"{engine.card.title} {installed.release} did not report its options "
+        f"({' '.join(installed.program)}); {bundled} is used instead, so different options are "
+        "only noticed when a server starts"
     )
 
 
 def cache_folder(kind: str) -> Path:
     """Return ``$XDG_CACHE_HOME/autotune/<kind>``, by default below ``~/.cache`` (XDG Base Directory
     0.8)."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (
-        (Path(base) if os.path.isabs(base) else expanded("~", "XDG_CACHE_HOME") / ".cache")
-        / "autotune"
-        / kind
-    )
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        base = expanded("~", "XDG_CACHE_HOME") / ".cache"
+    return base / "autotune" / kind
 
 
 def stand_in(engine: Engine, version: str) -> OptionTable:
@@ -386,9 +382,8 @@ def _asked(engine: Engine, installed: Installation) -> Any:
     # `--help` and the like would print and end.
     program += [word for word in engine.card.installation.help or () if not word.startswith("-")]
     source = Path(ask_parser.__file__).read_text(encoding="utf-8")
-    text = _output_of([str(installed.python), "-c", source, *program], PARSER_S)
-    answer = next((line for line in text.splitlines() if line.startswith(ask_parser.MARK)), None)
-    return json.loads(answer.removeprefix(ask_parser.MARK)) if answer else None
+    output = _output_of([str(installed.python), "-c", source, *program], PARSER_S)
+    return next(map(json.loads, _answers(output, ask_parser.MARK)), None)
 
 
 def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable | None:
@@ -400,13 +395,12 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
     options: list[Option] = []
     try:
         for row in rows:
-            before = next((known[flag] for flag in row["flags"] if flag in known), None)
+            new = Option(flags=row["flags"])
+            before = next((known[flag] for flag in new.flags if flag in known), new)
             valued = row["action"] in {"store", "append"}
-            kind = (row["type"] or (before.type if before else "str")) if valued else "str"
+            kind = (row["type"] or before.type) if valued else "str"
             # A default that is no plain value stays as it is in the near version.
-            default = (
-                row["default"] if row["default"] is not None or before is None else before.default
-            )
+            default = before.default if row["default"] is None else row["default"]
             default = None if row["action"] == "store_true" else default
             options.append(Option.model_validate({**row, "type": kind, "default": default}))
     except (KeyError, TypeError, ValueError):

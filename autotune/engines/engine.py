@@ -25,10 +25,10 @@ from packaging.version import InvalidVersion, Version
 from autotune.base.errors import BadInput, MalformedFile, RefusedCommand
 
 from .cards import EngineExtras, ModelCard
-from .command import Command, Configuration, Scalar
+from .command import Command, Configuration, Knobs, Scalar
 from .context import Context, default_of, servers_of
 from .entry import spaces_root
-from .expression import Namespace, evaluate, fill, fill_value, names, template_names
+from .expression import Namespace, Scope, evaluate, fill, fill_value, names, template_names
 from .schema import (
     Addition,
     Conditional,
@@ -431,9 +431,7 @@ class Engine:
             )
         return read_table(path)
 
-    def default_knobs(
-        self, context: Context, settings: Mapping[str, Scalar] | None = None
-    ) -> dict[str, Scalar]:
+    def default_knobs(self, context: Context, settings: Knobs | None = None) -> dict[str, Scalar]:
         """Compute the engine's defaults on all GPUs: settings, the card's ``on_node``, and their
         consequences."""
         settings = settings or {}
@@ -462,7 +460,7 @@ class Engine:
         ]
         return self.command_with(additions, scope, context, passthrough)
 
-    def always(self, scope: Mapping[str, Any], context: Context) -> list[Addition]:
+    def always(self, scope: Scope, context: Context) -> list[Addition]:
         """List the additions to every command: the model's, and the card's ``always``."""
         return _holding(self.always_of(context.model), scope, context.version)
 
@@ -473,7 +471,7 @@ class Engine:
     def command_with(
         self,
         additions: Sequence[Addition],
-        scope: Mapping[str, Any],
+        scope: Scope,
         context: Context,
         passthrough: Sequence[str] = (),
     ) -> Command:
@@ -488,7 +486,7 @@ class Engine:
         self,
         command: Command,
         additions: Sequence[Addition],
-        scope: Mapping[str, Any],
+        scope: Scope,
         version: str,
     ) -> Command:
         """Add some additions to a command; their keys win over those of the command's own file."""
@@ -511,7 +509,7 @@ class Engine:
             files[name] = yaml.safe_dump(document, sort_keys=False)
         return replace(command, argv=argv, env=env, files=files)
 
-    def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
+    def knob_additions(self, name: str, scope: Scope, version: str) -> list[Addition]:
         """List the additions of one knob to the command line; raises `BadInput` if this version
         cannot set it."""
         knob = self.card.knobs[name]
@@ -663,7 +661,7 @@ class Engine:
         entry = self.card.knobs[knob]
         return next(entry.expressions(entry.read, version), "None")
 
-    def read(self, knob: str, scope: Mapping[str, Any], version: str) -> Scalar:
+    def read(self, knob: str, scope: Scope, version: str) -> Scalar:
         """Read one knob; None if it is not given. Raises `BadInput` for a value of a wrong kind."""
         try:
             value: Scalar = evaluate(self.reading(knob, version), scope)
@@ -676,18 +674,16 @@ class Engine:
         return value
 
 
-def _holding(
-    entries: Sequence[_Condition], scope: Mapping[str, Any], version: str
-) -> list[_Condition]:
+def _holding(entries: Sequence[_Condition], scope: Scope, version: str) -> list[_Condition]:
     return [entry for entry in entries if entry.holds(scope, version)]
 
 
-def filled_args(additions: Sequence[Addition], scope: Mapping[str, Any]) -> list[str]:
+def filled_args(additions: Sequence[Addition], scope: Scope) -> list[str]:
     """Return the words that additions put on the command line."""
     return [fill(arg, scope) for addition in additions for arg in addition.args]
 
 
-def filled_env(additions: Sequence[Addition], scope: Mapping[str, Any]) -> dict[str, str]:
+def filled_env(additions: Sequence[Addition], scope: Scope) -> dict[str, str]:
     """Return the environment variables that additions set."""
     settings = (item for addition in additions for item in addition.env.items())
     return {name: fill(text, scope) for name, text in settings}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .command import Configuration, Scalar
+from .command import Configuration, Knobs, Scalar
 from .context import Context, Normaliser, default_of, search_values
 from .expression import evaluate, names
 from .promises import GivenUp, Promised
@@ -120,16 +120,14 @@ class Enumeration:
         self.configurations = kept
 
 
-def enumerate_engine(
-    card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None
-) -> Enumeration:
+def enumerate_engine(card: EngineCard, context: Context, pins: Knobs | None = None) -> Enumeration:
     """Walk the product of the knobs' values depth first; a rule that forbids a branch cuts it."""
     walk = _Walk(card, context, pins or {})
     walk.descend(0, settled=True)
     return walk.result
 
 
-def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) -> str:
+def why_empty(card: EngineCard, space: Enumeration, pins: Knobs) -> str:
     """Complete a sentence on an empty space: the rule that removed the last combinations, with its
     pins."""
     last = max(space.last, key=lambda name: space.last[name], default=None)
@@ -141,7 +139,7 @@ def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) 
 
 
 class _Walk:
-    def __init__(self, card: EngineCard, context: Context, pins: Mapping[str, Scalar]) -> None:
+    def __init__(self, card: EngineCard, context: Context, pins: Knobs) -> None:
         self.card, self.context, self.pins = card, context, pins
         self.order = list(card.knobs)
         self.normaliser = Normaliser(card, context)

@@ -32,6 +32,8 @@ _NODES = (
 )  # fmt: skip
 _FUNCTIONS = {"min": min, "max": max, "int": int, "str": str, "len": len, "lower": str.lower}
 _HOLE = re.compile(r"\{([^{}]+)\}")
+Scope = Mapping[str, Any]
+"""The names that an expression sees, with their values."""
 _LONGEST, _MOST_BITS = 100_000, 4096
 """Characters of a text, and bits of a whole number."""
 
@@ -160,7 +162,7 @@ def names(text: str) -> frozenset[str]:
     return _compiled(text)[1]
 
 
-def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
+def evaluate(text: str, scope: Scope) -> Any:
     """Evaluate an expression; raises `Unbounded`, and ``NameError`` or ``TypeError`` as Python
     does."""
     try:
@@ -181,7 +183,7 @@ def template_names(text: str) -> frozenset[str]:
     return frozenset(name for hole in _HOLE.findall(text) for name in names(hole))
 
 
-def fill(template: str, scope: Mapping[str, Any]) -> str:
+def fill(template: str, scope: Scope) -> str:
     """Fill in the holes of a template; raises as `evaluate` does."""
     length = 0
 
@@ -198,7 +200,7 @@ def fill(template: str, scope: Mapping[str, Any]) -> str:
     return _HOLE.sub(filled, template)
 
 
-def fill_value(template: Any, scope: Mapping[str, Any]) -> Any:
+def fill_value(template: Any, scope: Scope) -> Any:
     """Fill in a template as `fill` does; a single hole keeps its value's type."""
     if not isinstance(template, str):
         return template

@@ -22,6 +22,7 @@ from .architecture import Architecture, Indexer, MatrixType
 from .cards import ModelCard
 from .entry import Entry, parse_yaml, spaces_root
 
+JsonObject = Mapping[str, Any]
 CONFIG = "config.json"
 _MEASURE = (
     "is not simulated; to measure such a model on real servers, describe it in a YAML file "
@@ -52,7 +53,7 @@ class ConfigJson:
     """Keys of a decoder's configuration; nested ones take precedence."""
 
     path: Path
-    keys: Mapping[str, Any]
+    keys: JsonObject
 
     @classmethod
     def read(cls, path: Path) -> ConfigJson:
@@ -251,7 +252,7 @@ def _checkpoint(config: ConfigJson) -> _Checkpoint:
     return _Checkpoint(_schemes(config, quantization), _pattern(config, ignored), plain, method)
 
 
-def _schemes(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
+def _schemes(config: ConfigJson, q: JsonObject) -> list[Scheme]:
     method = str(q.get("quant_method") or "modelopt").replace("_", "-")
     if method == "compressed-tensors" or isinstance(q.get("config_groups"), Mapping):
         return [_group(config, group) for group in (q.get("config_groups") or {}).values()]
@@ -275,7 +276,7 @@ def _schemes(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
     return [_named(config, method, q)]
 
 
-def _named(config: ConfigJson, method: str, q: Mapping[str, Any]) -> Scheme:
+def _named(config: ConfigJson, method: str, q: JsonObject) -> Scheme:
     block, known = _block(config, q.get("weight_block_size")), _facts().formats
     if method not in known:
         config.refuse(
@@ -302,7 +303,7 @@ def _bytes(bits: float, group: int, scale_bits: float) -> float:
     return (bits + scale_bits / group) / 8
 
 
-def _group(config: ConfigJson, group: Mapping[str, Any]) -> Scheme:
+def _group(config: ConfigJson, group: JsonObject) -> Scheme:
     """Parse one of the ``config_groups`` of compressed-tensors."""
     weights, targets = group.get("weights") or {}, group.get("targets") or ["Linear"]
     bits, size = weights.get("num_bits"), weights.get("group_size")
@@ -329,7 +330,7 @@ def _group(config: ConfigJson, group: Mapping[str, Any]) -> Scheme:
     )
 
 
-def _modelopt(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
+def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:
     """Parse one algorithm for all, or (``MIXED_PRECISION``) one per module."""
     algorithm, layers = str(q.get("quant_algo")), q.get("quantized_layers")
     if algorithm != "MIXED_PRECISION" or not isinstance(layers, Mapping):

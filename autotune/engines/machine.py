@@ -178,7 +178,6 @@ Vendor = Literal["nvidia", "amd"]
 
 _NAMELESS = "NVIDIA GPU"
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
-_CARD = re.compile(r"card(\d+)")
 _INSTINCT = {
     "0x74a0": "AMD Instinct MI300A",
     "0x74a1": "AMD Instinct MI300X",
@@ -218,22 +217,16 @@ def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
     found = _from_nvml() if root == ROOT else None
     if found is None:
         # The driver's files hold names alone.
-        infos = (
-            text(path) for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-        )
         models = [
-            match[1].strip()
-            for info in infos
-            if (match := re.search(r"^Model:(.*)", info, re.MULTILINE))
+            model.strip()
+            for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+            for model in re.findall(r"^Model:(.*)", text(path), re.MULTILINE)
         ]
         found = [Gpu(index, name, "nvidia") for index, name in enumerate(models)]
-    # AMD's by card number, without those that have no product name (graphics of a desktop).
-    named = [(card, name) for card in _amd_cards(root) if (name := _amd_name(card))]
-    for index, (card, name) in enumerate(named):
-        total, used = number(card / "mem_info_vram_total"), number(card / "mem_info_vram_used")
-        found.append(
-            Gpu(index, name, "amd", total or 0, used or 0 if total else 0, _amd_pids(root, card))
-        )
+    for index, card in enumerate(_amd_cards(root)):
+        total = number(card / "mem_info_vram_total") or 0
+        used = number(card / "mem_info_vram_used") if total else 0
+        found.append(Gpu(index, _amd_name(card), "amd", total, used or 0, _amd_pids(root, card)))
     return tuple(found)
 
 
@@ -295,25 +288,23 @@ def power_of(some: Sequence[Gpu], root: Path = ROOT) -> Callable[[], float | Non
     documentation, "HWMON Interfaces").
     """
 
-    def told(nvml: Any) -> float:
+    def read_nvml(nvml: Any) -> float:
         handles = (nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in some)
         return float(sum(map(nvml.nvmlDeviceGetPowerUsage, handles))) / 1e3
 
-    cards = [card for card in _amd_cards(root) if _amd_name(card)]
+    cards = _amd_cards(root)
 
-    def written() -> float | None:
+    def read_hwmon() -> float | None:
         files = [
             [path for name in _POWER for path in cards[gpu.index].glob(f"hwmon/*/{name}")]
             for gpu in some
         ]
         watts = [number(paths[0]) for paths in files if paths]
-        return (
-            None
-            if None in watts or len(watts) < len(some)
-            else sum(one or 0 for one in watts) / 1e6
-        )
+        known = [one for one in watts if one is not None]
+        return sum(known) / 1e6 if len(known) == len(some) else None
 
-    read = partial(_asked, told) if all(gpu.vendor == "nvidia" for gpu in some) else written
+    of_nvidia = all(gpu.vendor == "nvidia" for gpu in some)
+    read = partial(_asked, read_nvml) if of_nvidia else read_hwmon
     return read if some and read() is not None else None
 
 
@@ -344,14 +335,14 @@ def _gpu_at(nvml: Any, index: int) -> Gpu:
 
 
 def _amd_cards(root: Path) -> list[Path]:
-    """List the device folders; ``card0-DP-1`` etc. are connectors."""
-    numbered = [
-        (_CARD.fullmatch(path.name), path) for path in (root / "sys/class/drm").glob("card*")
-    ]
-    return [
-        path / "device"
-        for _, path in sorted((int(match[1]), path) for match, path in numbered if match)
-    ]
+    """List the device folders of cards with a product name, by number.
+
+    ``card0-DP-1`` etc. are connectors; graphics of a desktop have no name.
+    """
+    numbers = (path.name.removeprefix("card") for path in (root / "sys/class/drm").glob("card*"))
+    ordered = sorted((number for number in numbers if number.isdecimal()), key=int)
+    devices = [root / f"sys/class/drm/card{number}/device" for number in ordered]
+    return [device for device in devices if _amd_name(device)]
 
 
 def _amd_name(card: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 
-from .command import Configuration, Scalar
+from .command import Configuration, Knobs, Scalar
 from .context import Context, default_of
 from .entry import Entry
 from .expression import Namespace, evaluate, fill, names, template_names
@@ -42,7 +42,7 @@ class GivenUp(Entry):
 def promises_of(
     card: EngineCard,
     context: Context,
-    baseline: Mapping[str, Scalar],
+    baseline: Knobs,
     pinned: Collection[str] = (),
     kinds: Collection[str] | None = None,
 ) -> Callable[[Configuration], tuple[GivenUp, ...]]:
@@ -63,7 +63,7 @@ def promises_of(
     fixed = {"baseline": Namespace(baseline)}
     known: dict[tuple[object, ...], tuple[GivenUp, ...]] = {}
 
-    def of_knob(name: str, knobs: Mapping[str, Scalar]) -> list[GivenUp]:
+    def of_knob(name: str, knobs: Knobs) -> list[GivenUp]:
         # A replayed row need not say everything.
         scope = {**context.scope({**dict.fromkeys(card.knobs), **knobs}), **fixed}
         scope["default"] = default_of(marked[name], scope, context.version)

@@ -22,7 +22,7 @@ from typing import Any
 from .command import Command, Configuration, Resolved, Scalar
 from .context import Context, default_of, effective
 from .engine import Engine
-from .expression import Namespace, evaluate
+from .expression import Namespace, Scope, evaluate
 from .schema import Knob
 
 _STRING = re.compile(r"""[bru]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
@@ -194,7 +194,7 @@ def compare(
     return Resolved(got.fingerprint, differs, notes=notes)
 
 
-def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
+def _read(knob: Knob, scope: Scope, version: str) -> Scalar:
     """Evaluate the first reported reading; raises `_NotReported` for none."""
     for expression in knob.expressions(knob.resolved, version):
         try:

@@ -8,12 +8,12 @@ by the card's ``renamed``. Defaults stay those of each version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import replace
 
 from autotune.base.errors import BadInput
 
-from .command import Command, Configuration, Scalar
+from .command import Command, Configuration, Knobs
 from .context import Context, default_of, effective
 from .engine import Engine, filled_args, filled_env, flag_of
 from .kept import split_options
@@ -85,7 +85,7 @@ class _Before:
             (setting if sets_a_path else others).extend(one.words)
         return others, setting
 
-    def _taken(self, paths: Set[str]) -> Mapping[str, Scalar] | None:
+    def _taken(self, paths: Set[str]) -> Knobs | None:
         """Return the knobs that the other version reads in the options of some paths; None if it
         refuses these."""
         kind, new, command = self._kind, self._new, self._command

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from .command import Scalar
 from .entry import Entry, KnownVersion, Versioned, VersionRange, in_range
-from .expression import Expression, Template, evaluate
+from .expression import Expression, Scope, Template, evaluate
 from .failure import FailureKind
 from .serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
 
@@ -27,7 +27,7 @@ class Conditional(Versioned):
 
     when: Expression = "True"
 
-    def holds(self, scope: Mapping[str, Any], version: str) -> bool:
+    def holds(self, scope: Scope, version: str) -> bool:
         """Return whether the entry applies to a version in a scope."""
         return self.is_for(version) and bool(evaluate(self.when, scope))
 

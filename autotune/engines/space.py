@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.base.errors import BadInput
 
-from .command import Command, Configuration, Scalar
+from .command import Command, Configuration, Knobs, Scalar
 from .context import Context, effective
 from .engine import Engine, ParsedCommand
 from .enumeration import Enumeration
@@ -43,7 +43,7 @@ class PassedThrough:
     env: Mapping[str, str] = field(default_factory=dict)
     words: Sequence[str] = ()
     given: Set[str] = frozenset()
-    pins: Mapping[str, Scalar] = field(default_factory=dict)
+    pins: Knobs = field(default_factory=dict)
     related: Sequence[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     own: Set[str] = frozenset()
@@ -84,7 +84,7 @@ NO_OPTION = Kept()
 
 
 def passed_through(
-    kind: Engine, context: Context, text: str, pins: Mapping[str, Scalar], kept: Kept = NO_OPTION
+    kind: Engine, context: Context, text: str, pins: Knobs, kept: Kept = NO_OPTION
 ) -> PassedThrough:
     """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or
     contradicts a pin.
@@ -178,17 +178,17 @@ class EngineSpace:
     engine: Engine
     context: Context
     space: Enumeration
-    pins: Mapping[str, Scalar]
+    pins: Knobs
     chosen: frozenset[str] = frozenset()
     passed: PassedThrough = NOTHING
-    held: Mapping[str, Scalar] = field(default_factory=dict)
+    held: Knobs = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
 
     @property
     def card(self) -> EngineCard:
         return self.engine.card
 
-    def effective(self, settings: Mapping[str, Scalar]) -> Configuration:
+    def effective(self, settings: Knobs) -> Configuration:
         """Return the engine's defaults on all GPUs with some settings; pins override both."""
         knobs = self.engine.default_knobs(self.context, {**self.held, **settings, **self.pins})
         return effective(self.card, Configuration(self.engine.name, knobs), self.context)
