@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from .entry import Entry
 
@@ -37,19 +37,19 @@ MatrixType = Literal["bf16", "fp8", "fp4"]
 class Architecture(Entry):
     """Figures of a decoder's ``config.json`` for its arithmetic; sizes in elements."""
 
-    layers: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
-    vocab_size: int = Field(gt=0)
-    heads: int = Field(gt=0)
-    kv_heads: int = Field(gt=0)
+    layers: PositiveInt
+    hidden_size: PositiveInt
+    vocab_size: PositiveInt
+    heads: PositiveInt
+    kv_heads: PositiveInt
     """Grouped-query heads; for latent attention equal to `heads`."""
-    head_dim: int = Field(gt=0)
+    head_dim: PositiveInt
     """Width of a query's head; for latent attention nope + rope."""
     intermediate_size: int
     """Width of a dense feed-forward layer."""
-    dense_layers: int = Field(default=0, ge=0)
+    dense_layers: NonNegativeInt = 0
     """Layers without experts, of a model that has experts."""
-    experts: int = Field(default=0, ge=0)
+    experts: NonNegativeInt = 0
     """Routed experts per layer; 0 = a dense model."""
     experts_per_token: int = 0
     shared_experts: int = 0
@@ -81,13 +81,13 @@ class Architecture(Entry):
     context_limit: int
     tied_embeddings: bool = False
     """The output head is the embedding."""
-    weight_bytes: float = Field(default=2.0, gt=0)
+    weight_bytes: PositiveFloat = 2.0
     """Bytes per weight of the large matrices (experts; else feed-forward), scales too."""
-    attention_weight_bytes: float | None = Field(default=None, gt=0)
+    attention_weight_bytes: PositiveFloat | None = None
     """Bytes per weight of the attention; None: as `weight_bytes`."""
-    dense_weight_bytes: float | None = Field(default=None, gt=0)
+    dense_weight_bytes: PositiveFloat | None = None
     """Bytes per weight of shared experts and layers without experts; None: as `weight_bytes`."""
-    mtp_weight_bytes: float | None = Field(default=None, gt=0)
+    mtp_weight_bytes: PositiveFloat | None = None
     """Bytes per weight of the prediction layers; None: as `weight_bytes`."""
     weight_block: int = 0
     """Rows of one quantisation block; shards must be multiples of it."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from .architecture import Architecture, MatrixType, weight_bytes_per_gpu
 from .entry import Entry
 from .schema import Addition
 
+Share = Annotated[float, Field(gt=0, le=1)]
 _FIGURES = frozenset(Architecture.model_fields)
 
 
@@ -27,7 +28,7 @@ class Acceptance(Entry):
     """Acceptance rate of drafted tokens on text; the default is for models without a published
     rate."""
 
-    rates: list[Annotated[float, Field(gt=0, le=1)]] = Field(
+    rates: list[Share] = Field(
         default=[round(0.8 * 0.9**position, 3) for position in range(8)], min_length=1
     )
     """Rates by position, given that the ones before were kept; positions beyond have the last one."""
@@ -101,23 +102,23 @@ class HardwareCard(Entry):
     vendor: Literal["nvidia", "amd", "cpu"]
     generation: str
     """``hopper``, ``blackwell``, ``cdna3`` …"""
-    gpus: int = Field(gt=0)
+    gpus: PositiveInt
     """GPUs per node; a machine without one counts as one device."""
-    memory_gb: float = Field(gt=0)
+    memory_gb: PositiveFloat
     """10^9 bytes per GPU, as the data sheet gives it."""
-    driver_memory_gb: float | None = Field(default=None, gt=0)
+    driver_memory_gb: PositiveFloat | None = None
     """10^9 bytes per GPU, as an engine reads it; None: as `memory_gb`."""
-    bandwidth_tb_s: float = Field(gt=0)
+    bandwidth_tb_s: PositiveFloat
     """Memory bandwidth per GPU, TB/s."""
-    bf16_tflops: float = Field(gt=0)
+    bf16_tflops: PositiveFloat
     """Dense peak per GPU."""
-    fp8_tflops: float = Field(gt=0)
+    fp8_tflops: PositiveFloat
     """Dense peak; a GPU without fp8 multiplies in bf16: the same figure."""
-    fp4_tflops: float | None = Field(default=None, gt=0)
+    fp4_tflops: PositiveFloat | None = None
     """Dense peak; None: fp4 weights are multiplied in bf16."""
-    link_gb_s: float = Field(gt=0)
+    link_gb_s: PositiveFloat
     """GPU-to-GPU bandwidth per GPU, both directions, GB/s."""
-    achieved_bandwidth: float = Field(gt=0, le=1)
+    achieved_bandwidth: Share
     """Share of the peak that decode kernels reach."""
     achieved_flops: float | dict[MatrixType, float]
     """Share of the peak that large matrix products reach, for all types or by type; one that is not

@@ -15,6 +15,8 @@ Scalar = bool | int | float | str | None
 
 Knobs = Mapping[str, Scalar]
 """Values of knobs, by name."""
+Words = Sequence[str]
+"""Words of a command line."""
 
 PORT = 8000
 """Port of the first server of a command in files for people."""

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +27,7 @@ from autotune.base.files import expanded, write_atomically
 from autotune.base.notify import Notify
 
 from . import ask_parser
+from .command import Words
 from .engine import Engine, OptionTable
 from .entry import Entry, is_version
 from .schema import EngineCard, Option
@@ -145,7 +146,7 @@ def why_missing(card: EngineCard) -> str | None:
     return None
 
 
-def _is_module(form: Sequence[str]) -> bool:
+def _is_module(form: Words) -> bool:
     return form[1:2] == ("-m",)
 
 
@@ -220,7 +221,7 @@ def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
     )
 
 
-def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> str | None:
+def _version(card: EngineCard, program: Words, python: Path | None) -> str | None:
     """Query the version of an installation; None if it is not this engine."""
     distributions = card.installation.distributions
     if not distributions:
@@ -255,7 +256,7 @@ def _answers(output: str, mark: str) -> Iterator[str]:
             yield line.removeprefix(mark)
 
 
-def _output_of(argv: Sequence[str], timeout_s: float) -> str:
+def _output_of(argv: Words, timeout_s: float) -> str:
     """Run a program and return its stdout; empty if it fails, hangs or cannot start."""
     done = run_program(argv, timeout_s, folder="/")
     return "" if done.returncode else done.stdout

@@ -25,7 +25,7 @@ from packaging.version import InvalidVersion, Version
 from autotune.base.errors import BadInput, MalformedFile, RefusedCommand
 
 from .cards import EngineExtras, ModelCard
-from .command import Command, Configuration, Knobs, Scalar
+from .command import Command, Configuration, Knobs, Scalar, Words
 from .context import Context, default_of, servers_of
 from .entry import spaces_root
 from .expression import Namespace, Scope, evaluate, fill, fill_value, names, template_names
@@ -207,7 +207,7 @@ class OptionParser(argparse.ArgumentParser):
         hint = self._table.meant([flag_of(word) for word in unknown if word.startswith("-")])
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
-    def parse(self, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def parse(self, arguments: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the given options, by destination, and ``model_tag``; and the options that a
         borrowed table lacks.
 
@@ -227,7 +227,7 @@ class OptionParser(argparse.ArgumentParser):
         return values
 
 
-def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:
+def expand_file(arguments: Words, files: Mapping[str, str], at: int) -> list[str]:
     """Insert the options of a ``--config`` file after the first arguments, so that the command line
     wins.
 
@@ -325,7 +325,7 @@ class Engine:
             self.table(version), positional=positional, abbreviations=self.abbreviations
         )
 
-    def installed(self, program: Sequence[str], table: OptionTable) -> Engine:
+    def installed(self, program: Words, table: OptionTable) -> Engine:
         """Copy the engine with one installation's program and options, and its version added to the
         card's."""
         here = type(self)(self.card, self._roots)
@@ -373,7 +373,7 @@ class Engine:
         found = [v for v in same if Version(v) == wanted] or same or begun
         return found[-1] if found else None
 
-    def borrowing(self, version: str, words: Sequence[str] = ()) -> str | None:
+    def borrowing(self, version: str, words: Words = ()) -> str | None:
         """Warn that a version uses another version's options, and name options missing in all
         tables; None if not."""
         if version in self.card.versions or version in self._installed:
@@ -445,7 +445,7 @@ class Engine:
         return knobs
 
     def command(
-        self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()
+        self, configuration: Configuration, context: Context, passthrough: Words = ()
     ) -> Command:
         """Return a configuration's command; raises `BadInput` if this version cannot set one of its
         knobs."""
@@ -473,7 +473,7 @@ class Engine:
         additions: Sequence[Addition],
         scope: Scope,
         context: Context,
-        passthrough: Sequence[str] = (),
+        passthrough: Words = (),
     ) -> Command:
         """Return the command that serves the model with some additions."""
         flag = self.card.model_flag
@@ -546,7 +546,7 @@ class Engine:
             ]
         return " ".join(options)
 
-    def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
+    def arguments(self, argv: Words) -> tuple[str, ...] | None:
         """Remove the engine's program from a command line; None for another program."""
         for program in sorted([self.program, *self.card.forms], key=len, reverse=True):
             if len(argv) >= len(program) and tuple(argv[1 : len(program)]) == program[1:]:
@@ -582,11 +582,11 @@ class Engine:
             unknown,
         )
 
-    def given(self, words: Sequence[str], version: str) -> dict[str, Any]:
+    def given(self, words: Words, version: str) -> dict[str, Any]:
         """Parse some prepared arguments; returns the given options by destination."""
         return self._parser(version).parse(words)[0]
 
-    def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
+    def prepare(self, arguments: Words, version: str, command: Command) -> Words:
         """Rewrite the arguments as the engine does before it parses them."""
         return arguments
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import yaml
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The parser in C is eight times as fast, which `autotune list` of many studies needs; the other
@@ -72,6 +72,7 @@ def _check_version(text: str) -> str:
 
 KnownVersion = Annotated[str, AfterValidator(_check_version)]
 VersionRange = Annotated[str, AfterValidator(_check_versions)]
+NonEmpty = Annotated[list[str], Field(min_length=1)]
 
 
 @lru_cache(maxsize=4096)

@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune.base.errors import BadInput
 
-from .command import Command, referenced
+from .command import Command, Words, referenced
 from .context import Context
 from .engine import Engine, flag_of
 from .options import leaves, readers, readings
@@ -40,7 +40,7 @@ class OwnOption:
     """
 
     names: Sequence[str]
-    words: Sequence[str] = ()
+    words: Words = ()
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     option: Option | None = None
@@ -85,7 +85,7 @@ class Kept:
         dropped: by ``--drop``.
     """
 
-    words: Sequence[str] = ()
+    words: Words = ()
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     kept: Sequence[str] = ()
@@ -93,7 +93,7 @@ class Kept:
     dropped: Sequence[str] = ()
 
 
-def split_options(kind: Engine, words: Sequence[str], version: str) -> Iterator[OwnOption]:
+def split_options(kind: Engine, words: Words, version: str) -> Iterator[OwnOption]:
     """Divide prepared arguments into options; the words of no option, a model, come without
     names."""
     groups: list[list[str]] = [[]]
@@ -115,7 +115,7 @@ def split_options(kind: Engine, words: Sequence[str], version: str) -> Iterator[
         yield OwnOption((), model)
 
 
-def grouped(kind: Engine, words: Sequence[str], version: str) -> list[OwnOption]:
+def grouped(kind: Engine, words: Words, version: str) -> list[OwnOption]:
     """Return each option of prepared arguments; of one that is given again the last, as the engine
     reads it."""
     found: dict[object, OwnOption] = {}
@@ -306,7 +306,7 @@ def _written(
     return None
 
 
-def _accepted(target: Engine, version: str, words: Sequence[str]) -> bool:
+def _accepted(target: Engine, version: str, words: Words) -> bool:
     """Return whether a version's parser takes these words, each option by its full name."""
     table = target.table(version)
     try:

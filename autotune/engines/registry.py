@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from functools import lru_cache
 
 from autotune.base.errors import BadInput, UnknownName
 
-from .command import Command
+from .command import Command, Words
 from .engine import Engine as Engine
 from .engine import ParsedCommand as ParsedCommand
 from .library import Library, canonical, engine_points
@@ -56,7 +55,7 @@ def _load(name: str, library: Library) -> Engine:
     return made
 
 
-def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
+def recognise(argv: Words, library: Library | None = None) -> Engine:
     """Find the engine whose program a command line starts; raises `BadInput` with the known
     programs."""
     known = (library or _packaged()).engines
@@ -87,7 +86,7 @@ def split_command(text: str) -> Command:
     return command_of(words)
 
 
-def command_of(words: Sequence[str]) -> Command:
+def command_of(words: Words) -> Command:
     """Make a command of split words, with ``NAME=value`` settings in front."""
     env, rest = settings_in_front(words)
     if not rest:
@@ -95,7 +94,7 @@ def command_of(words: Sequence[str]) -> Command:
     return Command(tuple(rest), env)
 
 
-def settings_in_front(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def settings_in_front(words: Words) -> tuple[dict[str, str], list[str]]:
     """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are
     dropped."""
     env: dict[str, str] = {}

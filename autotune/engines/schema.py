@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from .command import Scalar
-from .entry import Entry, KnownVersion, Versioned, VersionRange, in_range
+from .entry import Entry, KnownVersion, NonEmpty, Versioned, VersionRange, in_range
 from .expression import Expression, Scope, Template, evaluate
 from .failure import FailureKind
 from .serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
@@ -212,7 +212,7 @@ class Knob(Entry):
 class Option(Versioned):
     """Option of the engine's command line, as declared by its own parser."""
 
-    flags: list[str] = Field(min_length=1)
+    flags: NonEmpty
     """Every spelling, as on a command line."""
     dest: str = Field(default_factory=lambda option: name_of(option["flags"][0]))
     """Where the engine stores the value."""
@@ -283,7 +283,7 @@ class NoEffectOption(Conditional):
     The condition is on the configuration; elsewhere the options count.
     """
 
-    flags: list[str] = Field(min_length=1)
+    flags: NonEmpty
     """Long spellings; those of a table in options/."""
     reason: str
     source: str
@@ -293,7 +293,7 @@ class NamedOptions(Versioned):
     """Options of one class, by name: of the command line, the environment, or the engine's config
     file."""
 
-    names: list[str] = Field(min_length=1)
+    names: NonEmpty
     """Names as they are written, keys of an option's value behind a dot; * stands for any letters."""
     values: list[Scalar] = []
     """Values of this class; empty: any."""
@@ -432,7 +432,7 @@ class EngineCard(Entry):
     title: str
     program: list[str]
     """How the command line begins."""
-    versions: list[str] = Field(min_length=1)
+    versions: NonEmpty
     """Known versions, oldest first; each with a table in options/, or `options`."""
     options: list[Option] = []
     """Options of an engine with few; they are its tables."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from .entry import Entry, Versioned, VersionRange
+from .entry import Entry, NonEmpty, Versioned, VersionRange
 from .failure import FailureKind, Phase
 
 
@@ -22,7 +22,7 @@ class CacheMetrics(Versioned):
     """Prompt tokens looked up."""
     queries_without_hits: bool = False
     """True if `queries` counts only tokens that are not found."""
-    hits: list[str] = Field(min_length=1)
+    hits: NonEmpty
     """Prompt tokens found, added up; the first is there or none is."""
     hits_zero_with: str | None = None
     """A metric of the same page; where it stands, counters of hits that are missing are 0, as the

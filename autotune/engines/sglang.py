@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from .command import Command
+from .command import Command, Words
 from .engine import Engine, expand_file
 
 
@@ -13,6 +11,6 @@ class SGLang(Engine):
 
     flags_in_file = ">=0.5.8"  # https://github.com/sgl-project/sglang/pull/16638
 
-    def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
+    def prepare(self, arguments: Words, version: str, command: Command) -> Words:
         """Insert the options of a ``--config`` file before the given ones."""
         return expand_file(arguments, command.files, 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.base.errors import BadInput
 
-from .command import Command, Configuration, Knobs, Scalar
+from .command import Command, Configuration, Knobs, Scalar, Words
 from .context import Context, effective
 from .engine import Engine, ParsedCommand
 from .enumeration import Enumeration
@@ -41,7 +41,7 @@ class PassedThrough:
 
     option: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    words: Sequence[str] = ()
+    words: Words = ()
     given: Set[str] = frozenset()
     pins: Knobs = field(default_factory=dict)
     related: Sequence[str] = ()

@@ -8,12 +8,12 @@ translated in either direction.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from autotune.base.notify import Notify
 
-from .command import Command
+from .command import Command, Words
 from .engine import Engine, flag_of
 from .entry import in_range
 from .library import Library
@@ -44,7 +44,7 @@ def translate(engine: Engine, command: Command, version: str) -> tuple[Command, 
 
 
 def translate_typed(
-    words: Sequence[str], version: str | None, library: Library, notify: Notify
+    words: Words, version: str | None, library: Library, notify: Notify
 ) -> list[str]:
     """Translate a typed command line; reports options of another version. Raises `BadInput` for no
     engine's command."""
@@ -89,7 +89,7 @@ class _Translation:
                 self._note(name, target.name)
         return self._flagged(words, env), env
 
-    def _flagged(self, words: Sequence[str], env: dict[str, str]) -> list[str]:
+    def _flagged(self, words: Words, env: dict[str, str]) -> list[str]:
         out: list[str] = []
         rest = iter(words)
         for word in rest:

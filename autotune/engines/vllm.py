@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from autotune.base.errors import RefusedCommand
 
-from .command import Command
+from .command import Command, Words
 from .engine import Engine, expand_file, human_int
 
 _NAME = re.compile(r"(?<=--)[^.=]*")
@@ -26,7 +25,7 @@ class VLLM(Engine):
 
     hyphens = True
 
-    def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
+    def prepare(self, arguments: Words, version: str, command: Command) -> Words:
         """Expand the shorthands; dotted keys become one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0
         expanded = expand_file(arguments, command.files, positional)
