@@ -12,7 +12,7 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -450,15 +450,16 @@ class Engine:
         """Return a configuration's command; raises `BadInput` if this version cannot set one of its
         knobs."""
         scope = context.scope(configuration.knobs)
-        additions = [
-            *(
-                addition
-                for name in self.card.knobs
-                for addition in self.knob_additions(name, scope, context.version)
-            ),
-            *self.always(scope, context),
-        ]
+        additions = [addition for _, addition in self.additions(scope, context)]
         return self.command_with(additions, scope, context, passthrough)
+
+    def additions(self, scope: Scope, context: Context) -> Iterator[tuple[str | None, Addition]]:
+        """Yield the additions to a command, each with its knob; None for those of every command."""
+        for name in self.card.knobs:
+            for addition in self.knob_additions(name, scope, context.version):
+                yield name, addition
+        for addition in self.always(scope, context):
+            yield None, addition
 
     def always(self, scope: Scope, context: Context) -> list[Addition]:
         """List the additions to every command: the model's, and the card's ``always``."""

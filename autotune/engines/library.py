@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -46,16 +47,15 @@ def check(
     root = path or spaces_root()
     if not root.exists():
         raise BadInput(f"{root}: no such file or folder")
-    files = (
-        [root]
-        if root.is_file()
-        else sorted(file for kind in KINDS for _, file in documents(root, kind))
-    )
+    files = [root]
+    if not root.is_file():
+        files = sorted(file for kind in KINDS for _, file in documents(root, kind))
     if not files:
         raise BadInput(
             f"{root}: no folder {', '.join(KINDS)} with *.yaml files and no */engine.yaml in it"
         )
-    files += () if path else engine_cards()
+    if path is None:
+        files += engine_cards()
     if engines:
         library = Library()
         cards = {library.engine(name).engine for name in engines}
@@ -95,26 +95,23 @@ def _check_engine(path: Path, card: EngineCard) -> None:
     known = _FIXED_NAMES | set(card.knobs)
     right = "known: the knobs and model, hardware, gpus, workload"
     for location, part in _parts(card.model_dump()):
-        if location[-1] in _CONDITIONS and isinstance(part, str):
-            here = _FIXED_NAMES if location[0] == "recipes" else known
-            more = (
-                _MARK_NAMES
-                if "gives_up" in location
-                else _READ_NAMES
-                if location[0] in _OF_OPTIONS
-                else set()
-            )
-            _check_names(path, location, part, here | more, right)
-        elif location[-1] == "value" and "read" in location:
+        section, key = location[0], location[-1]
+        if key in _CONDITIONS and isinstance(part, str):
+            here = _FIXED_NAMES if section == "recipes" else known
+            if "gives_up" in location:
+                here |= _MARK_NAMES
+            elif section in _OF_OPTIONS:
+                here |= _READ_NAMES
+            _check_names(path, location, part, here, right)
+        elif key == "value" and "read" in location:
             _check_names(path, location, part, known | _READ_NAMES, right)
-        elif location[-1] in ("set", "on_node", "figures") and isinstance(part, Mapping):
-            word, names_there = "knob", set(card.knobs)
-            if location[-1] == "figures":
-                word, names_there = "figure", set(Architecture.model_fields)
-            if wrong := sorted(set(part) - names_there):
-                raise MalformedFile(
-                    path, f"unknown {word} {wrong[0]!r}", line_of(path, (*location, wrong[0]))
-                )
+        elif key in ("set", "on_node", "figures") and isinstance(part, Mapping):
+            figures = key == "figures"
+            allowed: Collection[str] = Architecture.model_fields if figures else card.knobs
+            for name in sorted(part):
+                if name not in allowed:
+                    problem = f"unknown {'figure' if figures else 'knob'} {name!r}"
+                    raise MalformedFile(path, problem, line_of(path, (*location, name)))
 
 
 def _check_names(
@@ -183,13 +180,10 @@ def read_document(path: Path) -> dict[str, Any]:
         raise MalformedFile(path, "is not UTF-8 text") from error
     try:
         document = parse_yaml(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        raise MalformedFile(
-            path, f"not YAML: {error.problem}", mark.line + 1 if mark else None
-        ) from error
     except yaml.YAMLError as error:
-        raise MalformedFile(path, f"not YAML: {error}") from error
+        mark = getattr(error, "problem_mark", None)
+        problem = f"not YAML: {getattr(error, 'problem', error)}"
+        raise MalformedFile(path, problem, mark.line + 1 if mark else None) from error
     if not isinstance(document, dict):
         raise MalformedFile(path, "the file is empty or not a mapping of keys to values", 1)
     return document
@@ -208,21 +202,15 @@ def load(path: Path, schema: type[Document]) -> Document:
         others = error.error_count() - len({where, *missing})
         more = f"; missing keys: {', '.join(missing)}" if missing else ""
         more += f" (and {others} more)" if others > 0 else ""
+        problem = f"{where}: {first['msg'].removeprefix('Value error, ')}"
         if first["type"] == "missing":
-            raise MalformedFile(
-                path, more.removeprefix("; "), line_of(path, first["loc"])
-            ) from error
-        problem = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            known = (
-                ", ".join(sorted(schema.model_fields))
-                if len(first["loc"]) == 1
-                else "see the schema"
-            )
-            problem = f"unknown key; known keys: {known}"
-        raise MalformedFile(
-            path, f"{where}: {problem}{more}".removeprefix(": "), line_of(path, first["loc"])
-        ) from error
+            problem = ""
+        elif first["type"] == "extra_forbidden":
+            top_level = len(first["loc"]) == 1
+            known = ", ".join(sorted(schema.model_fields)) if top_level else "see the schema"
+            problem = f"{where}: unknown key; known keys: {known}"
+        message = f"{problem}{more}".removeprefix(": ").removeprefix("; ")
+        raise MalformedFile(path, message, line_of(path, first["loc"])) from error
 
 
 def line_of(path: Path, location: Sequence[str | int]) -> int | None:
@@ -454,13 +442,9 @@ def engine_cards() -> tuple[Path, ...]:
     ``search_spaces``."""
     found: list[Path] = []
     for _, point in sorted(engine_points().items()):
-        folder = _folder(point.module)
-        cards = (
-            [folder / f"{name}.yaml" for name in (point.name, point.name.lower())]
-            if folder is not None
-            else []
-        )
-        found += [card for card in cards if card.is_file()][:1]
+        if folder := _folder(point.module):
+            cards = (folder / f"{name}.yaml" for name in (point.name, point.name.lower()))
+            found += [card for card in cards if card.is_file()][:1]
     return tuple(found)
 
 
@@ -470,10 +454,9 @@ def _folder(module: str) -> Path | None:
     Only its outermost package is asked for, as the import system imports the parents of any other.
     """
     outermost, *inner = module.split(".")
-    try:
+    spec = None
+    with suppress(ImportError, ValueError):
         spec = find_spec(outermost)
-    except (ImportError, ValueError):
-        return None
     if spec is None:
         return None
     if spec.submodule_search_locations:

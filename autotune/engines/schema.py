@@ -9,6 +9,7 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
@@ -140,9 +141,9 @@ class Knob(Entry):
     """The values that enumeration tries."""
     choices: list[Scalar] | None = None
     """Every value `--set` may pin; None: any value."""
-    minimum: float | None = None
+    minimum: float = -math.inf
     """Least number; the engine refuses less."""
-    maximum: float | None = None
+    maximum: float = math.inf
     active: Expression = "True"
     """Condition; where it is false, the knob keeps its default."""
     emit: list[Addition] = []
@@ -175,20 +176,13 @@ class Knob(Entry):
         """Explain why a value is refused; None if it is allowed. A knob with bounds takes numbers,
         or None."""
         if self.choices is not None and value not in self.choices:
-            return (
-                f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
-            )
-        if self.minimum is None and self.maximum is None:
+            known = ("null" if choice is None else str(choice) for choice in self.choices)
+            return f"known values: {', '.join(known)}"
+        low = f" of at least {self.minimum:g}" if self.minimum > -math.inf else ""
+        high = f" of at most {self.maximum:g}" if self.maximum < math.inf else ""
+        defaults: list[object] = [case.value for case in self.cases] or [self.default]
+        if not (low or high) or (value is None and None in defaults):
             return None
-        defaults = (
-            [case.value for case in self.default]
-            if isinstance(self.default, list)
-            else [self.default]
-        )
-        if value is None and None in defaults:
-            return None
-        low = "" if self.minimum is None else f" of at least {self.minimum:g}"
-        high = "" if self.maximum is None else f" of at most {self.maximum:g}"
         # A count: no value that is tried has a fraction.
         tried = [
             v
@@ -205,8 +199,7 @@ class Knob(Entry):
             return right
         if not abs(value) < 2**31:
             return f"{right}, below 2^31"  # engines count in 32 bits
-        below = self.minimum is not None and value < self.minimum
-        return right if below or (self.maximum is not None and value > self.maximum) else None
+        return None if self.minimum <= value <= self.maximum else right
 
 
 class Option(Versioned):

@@ -50,15 +50,13 @@ class PassedThrough:
 
     def command(self, kind: Engine, configuration: Configuration, context: Context) -> Command:
         """Return a configuration's command; the option of a pinned knob is used once, as typed."""
-        scope, version = context.scope(configuration.knobs), context.version
-        additions = [one for one in kind.always(scope, context) if not self._replaces(one)]
+        scope = context.scope(configuration.knobs)
+        additions = [
+            addition
+            for name, addition in kind.additions(scope, context)
+            if not ((name is None or name in self.pins) and self._replaces(addition))
+        ]
         additions += as_they_are(self.config)
-        for name in reversed(kind.card.knobs):
-            own = kind.knob_additions(name, scope, version)
-            additions = [
-                *(one for one in own if not (name in self.pins and self._replaces(one))),
-                *additions,
-            ]
         command = kind.command_with(additions, scope, context, self.words)
         return replace(command, env={**command.env, **self.env})
 
