@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.base.evidence import Evidence
-from autotune.engines.architecture import Architecture
-from autotune.engines.cards import HardwareCard, ModelCard
+from autotune.engines.cards import Architecture, HardwareCard, ModelCard
 from autotune.engines.command import Command, Configuration
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.promises import GivenUp

@@ -14,8 +14,7 @@ from autotune.engines.context import Context, gpus_of
 from autotune.engines.library import Library
 from autotune.engines.machine import check_gpus, node
 from autotune.engines.registry import command_of, recognise, split_command
-from autotune.engines.rewrite import rewrite
-from autotune.engines.translate import translate_typed
+from autotune.engines.rewrite import rewrite, translate_typed
 from autotune.load.bench.results import curve
 from autotune.load.capacity.search import LOADS, SHAPES, By, FoundLoad, LoadSearch, Probe, described
 from autotune.load.load import Load

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from autotune.engines.engine import RULE
 from autotune.engines.entry import in_range
-from autotune.engines.readings import check_readings
+from autotune.engines.options import check_readings
 from autotune.engines.registry import engine, names
 from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
@@ -140,7 +140,7 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _figures(model: ModelCard) -> dict[str, float]:
     """Return parameters and weights of a model, which show at a glance whether its file is read
     correctly."""
-    from autotune.engines.architecture import (
+    from autotune.engines.cards import (
         active_parameters,
         total_parameters,
         weight_bytes_per_gpu,

@@ -1,17 +1,315 @@
-"""Cards of a model and of a node, in the form of the YAML files: `ModelCard` and `HardwareCard`.
+"""Cards of a model and of a node, in the form of the YAML files, and the weights that one GPU holds.
 
-Expressions in the engines' files see them as ``model`` and ``hardware``.
+Expressions in the engines' files see the cards as ``model`` and ``hardware``. Figures of a decoder
+for its arithmetic, `Architecture`, follow from ``config.json`` (DeepSeek-V3 technical report,
+arXiv:2412.19437, section 2.1 and table of hyper-parameters; sparse attention and its indexer:
+DeepSeek-V3.2 report). Norms, biases and routers, under 0.5 % of any model that is served, are left
+out; so is the vision part of a model that has one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from .architecture import Architecture, MatrixType, weight_bytes_per_gpu
 from .entry import Entry
 from .schema import Addition
+
+
+class Indexer(Entry):
+    """DeepSeek sparse attention's indexer (V3.2): scores all tokens, keeps the top ones."""
+
+    heads: int
+    head_dim: int
+    top_k: int
+    bytes_per_token_layer: int
+    """Bytes per token and layer of its fp8 key cache, scales included."""
+    layers: int | None = None
+    """Layers with an indexer of their own; None: all (GLM-5.2 shares)."""
+
+
+MatrixType = Literal["bf16", "fp8", "fp4"]
+"""Types of matrix multiplication; their peaks are in the hardware's card."""
+
+
+class Architecture(Entry):
+    """Figures of a decoder's ``config.json`` for its arithmetic; sizes in elements."""
+
+    layers: PositiveInt
+    hidden_size: PositiveInt
+    vocab_size: PositiveInt
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    """Grouped-query heads; for latent attention equal to `heads`."""
+    head_dim: PositiveInt
+    """Width of a query's head; for latent attention nope + rope."""
+    intermediate_size: int
+    """Width of a dense feed-forward layer."""
+    dense_layers: NonNegativeInt = 0
+    """Layers without experts, of a model that has experts."""
+    experts: NonNegativeInt = 0
+    """Routed experts per layer; 0 = a dense model."""
+    experts_per_token: int = 0
+    shared_experts: int = 0
+    expert_intermediate_size: int = 0
+    shared_intermediate_size: int = 0
+    """Width of the shared experts together; 0 = `shared_experts` of the routed ones' width."""
+    feed_forward_matrices: int = 3
+    """Matrices of one feed-forward part: 3 gated, 2 plain."""
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    """Latent attention's cached width; 0 = ordinary attention."""
+    qk_rope_head_dim: int = 0
+    qk_nope_head_dim: int = 0
+    v_head_dim: int = 0
+    indexer: Indexer | None = None
+    sliding_window: int = 0
+    """Tokens that `sliding_layers` attend to."""
+    sliding_layers: int = 0
+    """Layers that attend to the last `sliding_window` tokens only."""
+    linear_layers: int = 0
+    """Layers with linear attention: a state, no KV cache."""
+    linear_key_heads: int = 0
+    linear_value_heads: int = 0
+    linear_head_dim: int = 0
+    gated_attention: bool = False
+    """A gate as wide as the query on attention's output."""
+    mtp_layers: int = 0
+    """Multi-token-prediction layers in the checkpoint."""
+    context_limit: int
+    tied_embeddings: bool = False
+    """The output head is the embedding."""
+    weight_bytes: PositiveFloat = 2.0
+    """Bytes per weight of the large matrices (experts; else feed-forward), scales too."""
+    attention_weight_bytes: PositiveFloat | None = None
+    """Bytes per weight of the attention; None: as `weight_bytes`."""
+    dense_weight_bytes: PositiveFloat | None = None
+    """Bytes per weight of shared experts and layers without experts; None: as `weight_bytes`."""
+    mtp_weight_bytes: PositiveFloat | None = None
+    """Bytes per weight of the prediction layers; None: as `weight_bytes`."""
+    weight_block: int = 0
+    """Rows of one quantisation block; shards must be multiples of it."""
+    matrices_in: MatrixType | None = None
+    """Type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16."""
+
+    extra_gb: float = 0.0
+    """GB (10^9 bytes) of each GPU beside the weights; below 0: that part of them lies elsewhere."""
+    quant_method: str | None = None
+    """Quantisation of the checkpoint, as its config.json says; None: plain, or not known."""
+
+    @model_validator(mode="after")
+    def _layers_add_up(self) -> Architecture:
+        for part in ("dense_layers", "sliding_layers", "linear_layers"):
+            if getattr(self, part) > self.layers:
+                raise ValueError(
+                    f"{part}={getattr(self, part)} are more than the {self.layers} layers"
+                )
+        if self.experts and not 0 < self.experts_per_token <= self.experts:
+            raise ValueError(
+                f"experts_per_token={self.experts_per_token} is not 1 to {self.experts}"
+            )
+        return self
+
+    @property
+    def attended_limit(self) -> int:
+        """Return the tokens visible to an attention layer if limited; 0 = every layer sees all."""
+        return self.indexer.top_k if self.indexer else self.sliding_window
+
+    def multiplied_in(self, weight_bytes: float) -> MatrixType:
+        """Return the type in which matrices of this number of bytes per weight are multiplied."""
+        if weight_bytes >= 2.0:
+            return "bf16"
+        kind = self.matrices_in or ("fp8" if weight_bytes <= 1.0 else "bf16")
+        return "fp8" if kind == "fp4" and weight_bytes >= 1.0 else kind
+
+
+BF16 = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Weights (elements) of one layer's parts, the mean over different layers.
+
+    Attributes:
+        attention_sharded: cut by heads over the tensor-parallel ranks.
+        attention_kv: keys' and values' projections, cut by KV heads: a rank has at least one.
+        attention_replicated: the same on every rank: latent down-projections and the indexer.
+        expert: one routed expert.
+        shared: the shared experts together.
+        dense: the feed-forward part of a layer without experts.
+    """
+
+    attention_sharded: float
+    attention_kv: float
+    attention_replicated: float
+    expert: float
+    shared: float
+    dense: float
+
+
+def layer_weights(a: Architecture) -> LayerWeights:
+    """Count the elements per layer of a decoder with latent or grouped-query attention."""
+    h = a.hidden_size
+    if a.kv_lora_rank:
+        up = a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
+        query = (a.q_lora_rank or h) * a.heads * a.head_dim
+        sharded, kv = query + up + a.heads * a.v_head_dim * h, 0
+        replicated = float(h * a.q_lora_rank + h * (a.kv_lora_rank + a.qk_rope_head_dim))
+    else:
+        sharded, kv, replicated = (
+            (2 + a.gated_attention) * h * a.head_dim * a.heads,
+            2 * h * a.head_dim * a.kv_heads,
+            0.0,
+        )
+        if a.linear_layers:
+            # Queries and keys, values, their gate and the output; two figures per head beside them.
+            heads = 2 * a.linear_key_heads + 3 * a.linear_value_heads
+            linear = h * (heads * a.linear_head_dim + 2 * a.linear_value_heads)
+            share = a.linear_layers / a.layers
+            sharded, kv = round((1 - share) * sharded + share * linear), round((1 - share) * kv)
+    if a.indexer is not None:
+        indexer = (a.q_lora_rank or h) * a.indexer.heads * a.indexer.head_dim
+        indexer += h * (a.indexer.head_dim + a.indexer.heads)
+        replicated += indexer * indexer_layers(a) / a.layers
+    width = a.feed_forward_matrices * h
+    return LayerWeights(
+        attention_sharded=float(sharded),
+        attention_kv=float(kv),
+        attention_replicated=replicated,
+        expert=float(width * a.expert_intermediate_size),
+        shared=float(
+            width * (a.shared_intermediate_size or a.expert_intermediate_size * a.shared_experts)
+        ),
+        dense=float(width * a.intermediate_size),
+    )
+
+
+def expert_layers(a: Architecture) -> int:
+    return a.layers - a.dense_layers if a.experts else 0
+
+
+def indexer_layers(a: Architecture) -> int:
+    """Count the layers with their own indexer; the others reuse the previous layer's choice."""
+    return 0 if a.indexer is None else a.layers if a.indexer.layers is None else a.indexer.layers
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Weights of one precision: their number, and bytes of each."""
+
+    elements: float
+    weight_bytes: float
+
+    @property
+    def bytes(self) -> float:
+        return self.elements * self.weight_bytes
+
+
+def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matrices]:
+    """Return a rank's attention and feed-forward parts of all layers, without routed experts."""
+    w = layer_weights(a)
+    attention = _attention(a, w, tensor_parallel)
+    feed_forward = (
+        w.dense * (a.layers - expert_layers(a)) + w.shared * expert_layers(a)
+    ) / tensor_parallel
+    return (
+        Matrices(attention * a.layers, a.attention_weight_bytes or a.weight_bytes),
+        Matrices(feed_forward, a.dense_weight_bytes or a.weight_bytes),
+    )
+
+
+def _attention(a: Architecture, w: LayerWeights, tensor_parallel: int) -> float:
+    """Count the elements of one layer's attention on a rank."""
+    attention = w.attention_sharded / tensor_parallel + w.attention_replicated
+    return attention + w.attention_kv / min(tensor_parallel, a.kv_heads)
+
+
+def vocabulary_elements(a: Architecture) -> int:
+    """Count the elements of the embedding and, if it is separate, the output head."""
+    return (1 if a.tied_embeddings else 2) * a.vocab_size * a.hidden_size
+
+
+def total_parameters(a: Architecture) -> float:
+    """Count the parameters of the model without multi-token prediction, as model cards do."""
+    experts = a.experts * layer_weights(a).expert * expert_layers(a)
+    return sum(part.elements for part in rank_layers(a, 1)) + experts + vocabulary_elements(a)
+
+
+def active_parameters(a: Architecture) -> float:
+    """Count the parameters that multiply one token: its experts and the output head, not the
+    embedding."""
+    experts = a.experts_per_token * layer_weights(a).expert * expert_layers(a)
+    return sum(part.elements for part in rank_layers(a, 1)) + experts + a.vocab_size * a.hidden_size
+
+
+@lru_cache  # tens of thousands of candidates have a few dozen layouts
+def weight_bytes_per_gpu(
+    a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool
+) -> float:
+    """Return the bytes of weights on one GPU: experts spread over the stage, the rest over the
+    attention replica.
+
+    Embedding and output head are bf16 and cut by the vocabulary.
+    """
+    experts = a.experts * layer_weights(a).expert * expert_layers(a) / stage_gpus
+    layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts * a.weight_bytes
+    vocabulary = vocabulary_elements(a) * BF16 / tensor_parallel
+    if not mtp:
+        return (layers + vocabulary) / pipeline
+    # One more layer (with experts), and the projection of two hidden states to one.
+    w = layer_weights(a)
+    feed_forward = (w.shared if a.experts else w.dense) / tensor_parallel
+    feed_forward += a.experts * w.expert / stage_gpus
+    elements = _attention(a, w, tensor_parallel) + feed_forward + 2 * a.hidden_size**2
+    return (layers + vocabulary) / pipeline + elements * (a.mtp_weight_bytes or a.weight_bytes)
+
+
+def kv_bytes_per_token_layer(
+    a: Architecture, kv_type: str, tensor_parallel: int, length: int = 0
+) -> float:
+    """Return the bytes of KV cache of one token in one layer on one rank, the mean over the layers.
+
+    Latent attention keeps kv-lora + rope values, the same on every tensor-parallel rank;
+    ``fp8_ds_mla`` keeps the 512 latent values in fp8 with scales and the rope part in bf16 (656
+    bytes, vLLM and FlashMLA). Grouped-query heads are cut over the ranks. A sparse model adds the
+    indexer's keys.
+
+    Args:
+        length: tokens of the sequence whose mean is asked for, where layers with a sliding window
+            keep only their window; 0 = every layer keeps all tokens.
+    """
+    if a.kv_lora_rank:
+        size = (a.kv_lora_rank + a.qk_rope_head_dim) * (1.0 if kv_type == "fp8" else BF16)
+        if kv_type == "fp8_ds_mla":
+            size = a.kv_lora_rank * (1 + 4 / 128) + a.qk_rope_head_dim * BF16
+    else:
+        size = (
+            2
+            * a.kv_heads
+            * a.head_dim
+            * (1.0 if kv_type == "fp8" else BF16)
+            / min(tensor_parallel, a.kv_heads)
+        )
+    if length > a.sliding_window > 0:
+        size *= 1 - a.sliding_layers / a.layers * (1 - a.sliding_window / length)
+    size *= 1 - a.linear_layers / a.layers
+    return size + indexer_bytes_per_token_layer(a)
+
+
+def indexer_bytes_per_token_layer(a: Architecture) -> float:
+    """Return the bytes of the indexer's keys of one token, the mean over the layers; 0 without
+    one."""
+    return a.indexer.bytes_per_token_layer * indexer_layers(a) / a.layers if a.indexer else 0.0
+
+
+def linear_state_bytes(a: Architecture) -> float:
+    """Return the bytes of a sequence's states in all layers with linear attention, in float32
+    (Qwen3.5's type)."""
+    return 4.0 * a.linear_layers * a.linear_value_heads * a.linear_head_dim**2
+
 
 Share = Annotated[float, Field(gt=0, le=1)]
 _FIGURES = frozenset(Architecture.model_fields)

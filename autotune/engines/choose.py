@@ -21,7 +21,7 @@ from .detect import InstalledEngine, find, lacking_modules, options_of, stand_in
 from .engine import Engine
 from .library import Library
 from .registry import engine, recognise, split_command
-from .translate import translate, translate_arguments
+from .rewrite import translate, translate_arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 from autotune.base.errors import MalformedFile
 
-from .architecture import Architecture, Indexer, MatrixType
-from .cards import ModelCard
+from .cards import Architecture, Indexer, MatrixType, ModelCard
 from .entry import Entry, parse_yaml, spaces_root
 
 JsonObject = Mapping[str, Any]

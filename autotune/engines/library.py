@@ -17,8 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from autotune.base.errors import BadInput, MalformedFile, UnknownName
 
-from .architecture import Architecture
-from .cards import HardwareCard, ModelCard
+from .cards import Architecture, HardwareCard, ModelCard
 from .entry import LOADER, parse_yaml, spaces_root
 from .expression import names, template_names
 from .huggingface import CONFIG, model_from_file

@@ -9,20 +9,23 @@ may depend on it in silence.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from autotune.base.errors import BadInput
+from autotune.base.errors import BadInput, MalformedFile
 
 from .command import Configuration
 from .context import Context, as_failure
 from .engine import Engine, ParsedCommand
 from .expression import evaluate, fill, fill_value
 from .failure import Failure
+from .library import line_of
 
 _PATH = re.compile(r"\b(?:args|env|config)(?:\.\w+)+")
 
@@ -187,3 +190,36 @@ def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Config
         model = context.model.model_copy(update={"architecture": architecture})
         context = replace(context, model=model)
     return Loading(context, tuple(fill(one.reason, scope) for one in held), next(refused, None))
+
+
+def check_readings(file: Path, kind: Engine) -> None:
+    """Raise `MalformedFile` for a knob that is read from an option that no version of the reading
+    has.
+
+    Such a knob would never be read from a command, and count as left at its default.
+    """
+    card = kind.card
+    options = {
+        version: {name for one in kind.table(version).options for name in one.names}
+        for version in card.versions
+    }
+    for name, knob in card.knobs.items():
+        for number, reading in enumerate(knob.read):
+            versions = [
+                version
+                for version in card.versions
+                if reading.is_for(version) and knob.exists_in(version)
+            ]
+            known = set[str]().union(*(options[version] for version in versions))
+            unknown = (
+                sorted(set(re.findall(r"\bargs\.(\w+)", reading.value)) - known) if versions else []
+            )
+            if unknown:
+                near = difflib.get_close_matches(unknown[0], known, n=1)
+                meant = f"; did you mean args.{near[0]}?" if near else ""
+                problem = (
+                    f"args.{unknown[0]} is no option of {card.title} {', '.join(versions)}{meant}"
+                )
+                raise MalformedFile(
+                    file, problem, line_of(file, ("knobs", name, "read", number, "value"))
+                )

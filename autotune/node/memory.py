@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
-from autotune.engines.architecture import (
+from autotune.engines.cards import (
     BF16,
     expert_layers,
     kv_bytes_per_token_layer,

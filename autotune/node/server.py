@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.engines.architecture import BF16
-from autotune.engines.cards import HardwareCard, ModelCard
+from autotune.engines.cards import BF16, HardwareCard, ModelCard
 from autotune.engines.command import Scalar
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate, names

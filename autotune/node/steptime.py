@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autotune.base.arrays import Floats
-from autotune.engines.architecture import (
+from autotune.engines.cards import (
     BF16,
     Architecture,
     expert_layers,

@@ -14,15 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from autotune.base.arrays import Floats
-from autotune.engines.architecture import (
+from autotune.engines.cards import (
     BF16,
+    HardwareCard,
+    ModelCard,
     expert_layers,
     kv_bytes_per_token_layer,
     layer_weights,
     rank_layers,
     weight_bytes_per_gpu,
 )
-from autotune.engines.cards import HardwareCard, ModelCard
 from autotune.engines.command import Configuration, Scalar
 from autotune.load.requests import Requests
 from autotune.load.workloads import Workload

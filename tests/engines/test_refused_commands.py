@@ -10,7 +10,7 @@ import pytest
 from autotune.base.errors import BadInput, RefusedCommand
 from autotune.engines.context import Context
 from autotune.engines.registry import command_of, recognise, split_command
-from autotune.engines.translate import translate_typed
+from autotune.engines.rewrite import translate_typed
 from autotune.node.resolve_command import ResolvedCommand, resolve_command
 from tests.engines.settings import LIBRARY, shared
 

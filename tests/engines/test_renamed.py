@@ -8,7 +8,7 @@ import pytest
 from autotune.base.errors import BadInput
 from autotune.engines.entry import in_range
 from autotune.engines.registry import engine, recognise, split_command
-from autotune.engines.translate import translate, translate_arguments, translate_typed
+from autotune.engines.rewrite import translate, translate_arguments, translate_typed
 from tests.engines.settings import LIBRARY, VERSIONS, set_by
 
 V32 = "deepseek-ai/DeepSeek-V3.2"

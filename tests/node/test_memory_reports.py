@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from autotune.engines.architecture import Architecture
-from autotune.engines.cards import ModelCard
+from autotune.engines.cards import Architecture, ModelCard
 from autotune.engines.command import Scalar
 from autotune.node.memory import GIB, MemoryPlan, MemoryVerdict, plan_memory
 from autotune.node.server import SimulatedServer

@@ -15,8 +15,7 @@ from packaging.version import InvalidVersion
 
 from autotune.base.errors import BadInput
 from autotune.base.notify import Notify, silent
-from autotune.engines.architecture import weight_bytes_per_gpu
-from autotune.engines.cards import ModelCard
+from autotune.engines.cards import ModelCard, weight_bytes_per_gpu
 from autotune.engines.choose import engine_of
 from autotune.engines.command import Command, Configuration, Scalar
 from autotune.engines.context import (

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from autotune.base.errors import BadInput
-from autotune.engines.architecture import weight_bytes_per_gpu
-from autotune.engines.cards import ModelCard
+from autotune.engines.cards import ModelCard, weight_bytes_per_gpu
 from autotune.engines.command import Configuration, Scalar
 from autotune.engines.context import Context, gpus_of, replicas_of
 from autotune.engines.entry import in_range

@@ -24,8 +24,8 @@ from autotune.engines.expression import evaluate
 from autotune.engines.failure import FailureKind
 from autotune.engines.library import Library, line_of, load
 from autotune.engines.registry import command_of, engine
+from autotune.engines.rewrite import translate
 from autotune.engines.schema import EngineCard, Recipe
-from autotune.engines.translate import translate
 from autotune.tuner.backends import Backend
 from autotune.tuner.study.options import RunOptions
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.base.errors import MalformedFile
-from autotune.engines.architecture import (
+from autotune.engines.cards import (
     Architecture,
     active_parameters,
     kv_bytes_per_token_layer,

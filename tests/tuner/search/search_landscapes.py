@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.base.evidence import Evidence
-from autotune.engines.architecture import Architecture
-from autotune.engines.cards import ModelCard
+from autotune.engines.cards import Architecture, ModelCard
 from autotune.engines.command import Command, Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.failure import Failure, FailureKind
