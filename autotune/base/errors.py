@@ -61,9 +61,7 @@ class UnknownName(BadInput):
             if meant is None
             else difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
         )
-        guesses = list(
-            map(repr, meant or [n for n in names if close and n.lower() == close[0]][:1])
-        )
+        guesses = list(map(repr, meant or [n for n in names if n.lower() in close][:1]))
         parts = [f"unknown {what} {name!r}"]
         choice = " or ".join([*filter(None, [", ".join(guesses[:-1])]), *guesses[-1:]])
         parts.append(f"; did you mean {choice}?" if guesses else ".")

@@ -48,6 +48,11 @@ def option(flag: str, help: str, group: str = "", *, default: Any = None, **more
     return field(default=default, metadata={"option": Option(flag, help, group, **more)})
 
 
+def repeatable(flag: str, help: str, group: str = "", **more: Any) -> Any:
+    """Declare a field that is an option with any number of values."""
+    return option(flag, help, group, default=(), **more)
+
+
 def typed_word(value: object) -> str:
     """Format a value as typed: a number in its shortest form."""
     if isinstance(value, float):

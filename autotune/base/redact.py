@@ -170,13 +170,10 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
 def secrets_in(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
     """Collect the secret values of a command, to be masked wherever else they appear, e.g. in its
     log."""
-    secrets = {value for name, value in variables.items() if _is_secret(name, value)}
+    settings = [*variables.items(), *(argument.partition("=")[::2] for argument in arguments)]
+    secrets = {value for name, value in settings if _is_secret(name, value)}
     secrets |= {a for a, (_, hidden) in zip(arguments, _split(arguments), strict=True) if hidden}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if equals and _is_secret(name, value):
-            secrets.add(value)
-    return {secret for secret in secrets if secret}
+    return secrets - {""}
 
 
 def text(content: str, secrets: Iterable[str] = ()) -> str:

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -16,7 +15,6 @@ from autotune.base.notify import Notify, silent
 from autotune.engines.cards import HardwareCard, ModelCard
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.command import Scalar
-from autotune.engines.context import Context
 from autotune.engines.detect import why_missing
 from autotune.engines.engine import Engine
 from autotune.engines.library import LOCAL, Library
@@ -124,14 +122,12 @@ def _screened(spec: StudySpec, options: RunOptions, library: Library) -> tuple[s
     if options.screen == "off" or not spec.may_screen:
         return ()
 
-    def able(name: str, version: str) -> bool:
-        kind, context = (
-            engine(name, library),
-            spec.context(version),
-        )
-        return kind.random_weights(context) is not None and kind.switch(version) is not None
-
-    return tuple(one.name for one in spec.engines if able(one.name, one.version))
+    able = []
+    for one in spec.engines:
+        kind, context = engine(one.name, library), spec.context(one.version)
+        if None not in (kind.random_weights(context), kind.switch(one.version)):
+            able.append(one.name)
+    return tuple(able)
 
 
 def _check_energy(spec: StudySpec, backend: Backend) -> None:
@@ -142,15 +138,14 @@ def _check_energy(spec: StudySpec, backend: Backend) -> None:
         for option, metric in spec.asked.items()
         if metric in ENERGY
     ]
-    if asked and not backend.recorded and not backend.on_gpus:
-        why = f"{backend.kind} has no readable GPU power; --on process or docker measures it on this machine's GPUs"
-        raise BadInput(f"{asked[0]}: {why}")
-    if (
-        asked
-        and backend.on_gpus
-        and is_local(spec.executor)
-        and power_of(gpus()[: spec.gpus]) is None
-    ):
+    if not asked or backend.recorded:
+        return
+    if not backend.on_gpus:
+        raise BadInput(
+            f"{asked[0]}: {backend.kind} has no readable GPU power; --on process or docker "
+            "measures it on this machine's GPUs"
+        )
+    if is_local(spec.executor) and power_of(gpus()[: spec.gpus]) is None:
         raise BadInput(
             f"{asked[0]}: no driver of this machine reports GPU power (NVML, or amdgpu's hwmon)"
         )
@@ -169,89 +164,68 @@ def _served(
     spec: StudySpec, options: RunOptions, backend: Backend, library: Library, notify: Notify
 ) -> StudySpec:
     """Add engines, workloads and settings of servers, simulated ones too."""
-    about = spec.context("")
-    by_default, longer = (_DEFAULT, ()) if spec.load_key else _default_load(about, library)
-    workloads, longer = (spec.workloads, ()) if spec.workloads else ((by_default,), longer)
-    for name in workloads:
-        load_workload(name, library).check_fits(about.model.architecture.context_limit)
-    engines = _engines(options, library)
-    options, recipe, files, told = with_recipe(
-        options, about, [card.engine for card in engines], backend, library
+    spec = _with_default_load(spec, library)
+    for name in spec.workloads:
+        load_workload(name, library).check_fits(spec.model.architecture.context_limit)
+    cards = _engines(options, library)
+    names = [card.engine for card in cards]
+    options, recipe, files, recipe_notes = with_recipe(
+        options, spec.context(""), names, backend, library
     )
-    calibration, fitted = _calibration(options, backend)
+    calibration = calibration_in(options.calibration if backend.predicted else None)
+    notes = [*spec.notes, *recipe_notes]
     asked = (engine_and_version(text, library) for text in options.engines)
     versions = {name: version for name, version in asked if version is not None}
-    baselines = _baseline(options.baseline, library)
-    cards = [*engines, *baselines] if backend.contained else engines
-    images = backend.images(options.images, cards, versions, about.hardware, library)
+    cards += _baseline(options.baseline, library)
+    images = backend.images(options.images, cards, versions, spec.hardware, library)
     typed = (options.baseline, _engine_args(options.engine_args, library))
     binaries = named_binaries(options.engine_bins, library)
-    unused = [name for name in asked_images(options.images, library) if name not in images]
-    unused_notes = (
-        f"--image {n} is not used: {n} is neither searched nor the baseline" for n in unused
-    )
     versions |= {name: version for name, (version, _) in images.items()}
-    pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
-    chosen = choose(
-        [card.engine for card in engines],
-        typed,
-        binaries,
-        backend.elsewhere,
-        library,
-        notify,
-        versions,
-    )
+    pins, pin_notes = _pins(options.pins, [engine(name, library) for name in names], library)
+    chosen = choose(names, typed, binaries, backend.elsewhere, library, notify, versions)
+    notes += [*chosen.notes, *pin_notes]
+    notes += [
+        f"--image {name} is not used: {name} is neither searched nor the baseline"
+        for name in asked_images(options.images, library)
+        if name not in images
+    ]
+    if calibration is not None:
+        path, fit = options.calibration, calibration.told
+        notes.append(f"the simulated node uses the coefficients of {path}: {fit}")
     return spec.model_copy(
         update={
-            "engines": tuple(
-                EngineChoice(name=card.engine, version=chosen.versions[card.engine])
-                for card in engines
-            ),
-            "workloads": workloads,
+            "engines": tuple(EngineChoice(name=n, version=chosen.versions[n]) for n in names),
             "baseline": chosen.baseline,
             "recipe": recipe,
             "baseline_files": files,
             "pins": pins,
             "engine_args": dict(chosen.engine_args),
             "installed": dict(chosen.installed),
-            "calibration": calibration,
+            "calibration": calibration and calibration.model_dump(mode="json"),
             "images": {name: image for name, (_, image) in images.items()},
-            "notes": (*longer, *told, *chosen.notes, *taken, *unused_notes, *fitted),
+            "notes": tuple(notes),
         }
     )
 
 
-def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...]]:
-    """Return the default workload; each server of a small model gets the same number of prompts,
-    with a note.
+def _with_default_load(spec: StudySpec, library: Library) -> StudySpec:
+    """Return a study with workloads; by default each server of a small model gets the same number
+    of prompts, with a note.
 
     A thousand at once are so few for four servers and more that the load would be little but its
     beginning and its end.
     """
-    least = about.model.weights_gb / (
-        0.9 * about.hardware.memory_gb
-    )  # As the rule weights-exceed-a-replica has it.
-    copies = next((n for n in (8, 4) if about.gpus % n == 0 and about.gpus >= n * least), 1)
-    if copies == 1 or about.hardware.vendor == "cpu":
-        return _DEFAULT, ()
-    each = load_workload(_DEFAULT, library).points[0].prompts
-    return f"{_DEFAULT}:{copies * each}", (
-        f"the default workload has {each} prompts for each of {copies} servers",
-    )
-
-
-def _calibration(
-    options: RunOptions, backend: Backend
-) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """Return the simulator's coefficients, and a note; None if launches need none or the packaged
-    ones."""
-    path = options.calibration if backend.predicted else None
-    calibration = calibration_in(path)
-    if path is None or calibration is None:
-        return None, ()
-    return calibration.model_dump(mode="json"), (
-        f"the simulated node uses the coefficients of {path}: {calibration.told}",
-    )
+    if spec.workloads:
+        return spec
+    workload, notes = _DEFAULT, spec.notes
+    # The same share of memory as in the rule weights-exceed-a-replica.
+    least = spec.model.weights_gb / (0.9 * spec.hardware.memory_gb)
+    copies = next((n for n in (8, 4) if spec.gpus % n == 0 and spec.gpus >= n * least), 1)
+    if copies > 1 and spec.hardware.vendor != "cpu" and not spec.load_key:
+        each = load_workload(_DEFAULT, library).points[0].prompts
+        workload = f"{_DEFAULT}:{copies * each}"
+        notes = (f"the default workload has {each} prompts for each of {copies} servers",)
+    return spec.model_copy(update={"workloads": (workload,), "notes": notes})
 
 
 def _model(options: RunOptions, library: Library) -> ModelCard:
@@ -262,13 +236,11 @@ def _model(options: RunOptions, library: Library) -> ModelCard:
     if name.endswith((".yaml", ".yml")):
         return model
     if not (name.startswith((".", "/", "~")) or Path(name).exists()):
-        # Beside the id it is the name under which a server serves the model.
-        return (
-            model.model_copy(update={"aliases": [*model.aliases, name]})
-            if options.model_id
-            else model
-        )
-    # By the slash a launcher tells a file's path from a model's name that is also a file's name.
+        if not options.model_id:
+            return model
+        # A server serves the model under this name, too.
+        return model.model_copy(update={"aliases": [*model.aliases, name]})
+    # Without a slash a launcher takes the path of a file for the name of a model.
     path = f"./{name}" if "/" not in name and Path(name).is_file() else name
     return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
 
@@ -316,15 +288,13 @@ def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
 
 def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
     """Return ``process`` if this machine has the GPUs and an engine, else ``simulator``."""
-    gpus, binaries = (
-        check_gpus(options.gpus, hardware),
-        named_binaries(options.engine_bins, library),
-    )
+    gpus = check_gpus(options.gpus, hardware)
+    binaries = named_binaries(options.engine_bins, library)
     here = options.hardware.lower() == LOCAL or has(hardware.name, gpus)
     if not here and binaries:
         raise BadInput(
-            f"--engine-bin: this machine has no {gpus} x {hardware.name}, so launches would be simulated without the "
-            "program; remove the option, or add --on process"
+            f"--engine-bin: this machine has no {gpus} x {hardware.name}, so launches would be "
+            "simulated without the program; remove the option, or add --on process"
         )
     if not here:
         return "simulator"

@@ -24,6 +24,7 @@ from autotune.base.options import (
     Option,
     not_again,
     option,
+    repeatable,
     same,
     typed_word,
 )
@@ -41,15 +42,15 @@ class RunOptions:
     model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", FIRST, default="", again=lambda spec: spec.model.id)
     hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", FIRST, default="", again=lambda spec: spec.hardware.name)
     gpus: int | None = option("--gpus", "GPUs to use; default: all of the node.", FIRST)
-    engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", FIRST, default=(), needs="search", again=lambda spec: [one.name for one in spec.engines])
+    engines: Sequence[str] = repeatable("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", FIRST, needs="search", again=lambda spec: [one.name for one in spec.engines])
     model_id: str | None = option("--model-id", "The model's id, when --model is a path.", STUDY, again=not_again)
-    workloads: Sequence[str] = option("--workload", "Name, random:IN:OUT[:N] or file; the first is the objective's. Default: sharegpt.", FIRST, default=())
+    workloads: Sequence[str] = repeatable("--workload", "Name, random:IN:OUT[:N] or file; the first is the objective's. Default: sharegpt.", FIRST)
     final_workload: str | None = option("--final-workload", "Workload of the finals. Default: prompts of the first workload that the search did not send.", GOAL, needs="launch", row=("Finals' workload", "{}"))
     speedup: float | None = same(BenchOptions, "speedup")
     objective: str | None = option("--objective", "Metric to optimize. Default: total_token_throughput.", GOAL)
     weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", GOAL)
     pareto: str | None = option("--pareto", "Second metric, for a Pareto front, e.g. p99_ttft_ms.", GOAL)
-    slos: Sequence[str] = option("--slo", "Limit that the command must meet, e.g. 'p99_ttft_ms<=2000'; repeatable.", FIRST, default=())
+    slos: Sequence[str] = repeatable("--slo", "Limit that the command must meet, e.g. 'p99_ttft_ms<=2000'; repeatable.", FIRST)
     find_load: Literal["concurrency", "rate"] | None = same(BenchOptions, "find_load")
     goodput: Sequence[str] = same(BenchOptions, "goodput")
     baseline: str | None = option(
@@ -62,14 +63,14 @@ class RunOptions:
     accuracy: str | None = same(BenchOptions, "accuracy")
     ladder: str | None = option("--ladder", "Concurrencies at which baseline and finalist are also measured, e.g. 1,4,16,64,256.", GOAL, needs="search", row=("Ladder (in flight)", "{}"))
     gpu_hour_price: float | None = same(BenchOptions, "gpu_hour_price")
-    pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tensor_parallel=8; repeatable.", SPACE, default=(), needs="search")
-    drop: Sequence[str] = option("--drop", "Option of --baseline that no candidate keeps, e.g. enable-lora; repeatable.", SPACE, default=(), needs="launch")
-    engine_args: Sequence[str] = option("--engine-arg", "Options added to every command of an engine, the baseline's too, e.g. sglang='--trust-remote-code'.", SPACE, default=(), needs="launch")
+    pins: Sequence[str] = repeatable("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tensor_parallel=8; repeatable.", SPACE, needs="search")
+    drop: Sequence[str] = repeatable("--drop", "Option of --baseline that no candidate keeps, e.g. enable-lora; repeatable.", SPACE, needs="launch")
+    engine_args: Sequence[str] = repeatable("--engine-arg", "Options added to every command of an engine, the baseline's too, e.g. sglang='--trust-remote-code'.", SPACE, needs="launch")
     min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
-    allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option("--allow", "Allowed trade-off for speed. Default: none; repeatable.", SPACE, default=())
+    allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = repeatable("--allow", "Allowed trade-off for speed. Default: none; repeatable.", SPACE)
     space: Path | None = option("--space", "Your space file or folder.", SPACE)
     sampler: str = option("--sampler", "gp is autotune's; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
-    sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=(), needs="search")
+    sources: Sequence[str] = repeatable("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, needs="search")
     screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, if that saves hours.", STUDY, default="auto", needs="launch", again=lambda spec: "auto" if spec.screened else "off" if spec.may_screen else None)
     explain: Literal["model", "measured"] = option("--explain", "measured: keep a quarter of --launches for the winner without each of its settings.", STUDY, default="model", needs="search", again=lambda spec: None if spec.explain == "model" else spec.explain)
     launches: int = option("--launches", "Most server launches, finals and those with random weights included; if random weights prove useless, theirs come on top.", FIRST, default=30)
@@ -90,8 +91,8 @@ class RunOptions:
         default="local",
         needs="search",
     )
-    engine_bins: Sequence[str] = option("--engine-bin", "An installed engine, e.g. sglang=/opt/venv/bin/python.", PLACE, default=(), needs="launch", again=lambda spec: {name: one.program[0] for name, one in spec.installed.items() if os.path.isabs(one.program[0])})
-    images: Sequence[str] = option("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, default=(), needs="launch")
+    engine_bins: Sequence[str] = repeatable("--engine-bin", "An installed engine, e.g. sglang=/opt/venv/bin/python.", PLACE, needs="launch", again=lambda spec: {name: one.program[0] for name, one in spec.installed.items() if os.path.isabs(one.program[0])})
+    images: Sequence[str] = repeatable("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, needs="launch")
     api_key_env: str | None = option("--api-key-env", "For external:URL: environment variable that holds the API key.", PLACE, needs="search")
     api_key_file: str | None = option("--api-key-file", "For external:URL: file that holds the API key.", PLACE, needs="search")
     hf_token_file: str | None = option("--hf-token-file", "File with the Hugging Face token for launched servers; default: HF_TOKEN.", PLACE, needs="launch")
@@ -126,11 +127,7 @@ def command_line(spec: StudySpec) -> str:
     lines = ["autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"]
     for one, declared in _declared(RunOptions if spec.verifies is None else VerifyOptions):
         for value in _typed(one, declared, spec):
-            lines.append(
-                declared.flag
-                if isinstance(one.default, bool)
-                else f"{declared.flag} {shlex.quote(value)}"
-            )
+            lines.append(f"{declared.flag} {shlex.quote(value)}")
     return " \\\n  ".join(lines)
 
 
@@ -147,14 +144,16 @@ def _declared(kind: type) -> list[tuple[Field[Any], Option]]:
 def _typed(one: Field[Any], declared: Option, spec: StudySpec) -> list[str]:
     """Return the values of an option in a repeated study, one for each time it is typed."""
     value = declared.again(spec) if declared.again is not None else getattr(spec, one.name)
-    if value is None or value is False:
+    if value is None:
         return []
     if isinstance(value, Mapping):
         value = [f"{name}={typed_word(each)}" for name, each in value.items()]
     if not isinstance(value, list | tuple):
         return [typed_word(value)]
     words = [typed_word(each) for each in value]
-    return words if one.default == () else [",".join(words)] * bool(words)
+    if one.default == () or not words:
+        return words
+    return [",".join(words)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +181,11 @@ class RegressOptions:
 
     # fmt: off
     study: str
-    engines: Sequence[str] = option("--engine", "The new version, simulated or emulated, or of an image: vllm==0.33.0.", default=())
-    engine_bins: Sequence[str] = option("--engine-bin", "The new version, installed: vllm=/opt/vllm-new.", default=())
-    images: Sequence[str] = option("--image", "The new version, for docker: ENGINE=IMAGE.", default=())
-    old_engine_bins: Sequence[str] = option("--old-engine-bin", "The old version. Default: the study's, if it is still installed.", default=())
-    old_images: Sequence[str] = option("--old-image", "The old version, for docker. Default: the study's.", default=())
+    engines: Sequence[str] = repeatable("--engine", "The new version, simulated or emulated, or of an image: vllm==0.33.0.")
+    engine_bins: Sequence[str] = repeatable("--engine-bin", "The new version, installed: vllm=/opt/vllm-new.")
+    images: Sequence[str] = repeatable("--image", "The new version, for docker: ENGINE=IMAGE.")
+    old_engine_bins: Sequence[str] = repeatable("--old-engine-bin", "The old version. Default: the study's, if it is still installed.")
+    old_images: Sequence[str] = repeatable("--old-image", "The old version, for docker. Default: the study's.")
     with_baseline: bool = option("--with-baseline", "Compare the baseline, too: is the recommended command still ahead of it?", default=False)
     margin: float = option("--margin", "Percent by which the new version may be slower.", default=5.0)
     launches: int | None = option("--launches", "Most launches; default: 16 for each command.", least=1)
@@ -226,10 +225,8 @@ class SimulateOptions:
 class CalibrateOptions:
     """The typed options of ``autotune calibrate``."""
 
-    files: Sequence[Path] = option("--data", "Measurements; repeatable.", default=())
-    studies: Sequence[str] = option(
-        "--study", "One of your measured studies; repeatable.", default=()
-    )
+    files: Sequence[Path] = repeatable("--data", "Measurements; repeatable.")
+    studies: Sequence[str] = repeatable("--study", "One of your measured studies; repeatable.")
     start: Literal["shipped", "physics"] = option("--from", "Start.", default="shipped")
     output: Path | None = option("-o --output", "Default: coefficients.yaml in --home.")
     cross_validate: bool = option(

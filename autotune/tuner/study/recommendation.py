@@ -86,22 +86,23 @@ def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, Acc
     ]
     if not checks:
         return {}
-    judged = [check for _, check in checks if check.passed is not None]
-    baselines = [check for fingerprint, check in checks if fingerprint == base]
-    own = next(((c.baseline, c.baseline_ci95) for c in judged), None)
-    own = own or next(((c.score, c.ci95) for c in baselines), (None, None))
+    references = [(c.baseline, c.baseline_ci95) for _, c in checks if c.passed is not None]
+    references += [(c.score, c.ci95) for fingerprint, c in checks if fingerprint == base]
+    reference = references[0] if references else (None, None)
     mine = next((check for fingerprint, check in reversed(checks) if fingerprint == chosen), None)
-    # The baseline itself is what others are held against: it passes, once it was asked.
-    itself = chosen == base and mine is not None
-    score, ci95 = own if itself else (mine.score, mine.ci95) if mine else (None, None)
+    # The baseline is the reference: it passes once it was checked.
+    is_reference = chosen == base and mine is not None
+    score, ci95 = (mine.score, mine.ci95) if mine else (None, None)
+    if is_reference:
+        score, ci95 = reference
     outcome = AccuracyComparison(
         kind=checks[0][1].kind,
-        baseline=own[0],
-        baseline_ci95=own[1],
+        baseline=reference[0],
+        baseline_ci95=reference[1],
         recommended=score,
         recommended_ci95=ci95,
         threshold=mine.threshold if mine else None,
-        passed=True if itself else mine.passed if mine else None,
+        passed=is_reference or (mine.passed if mine else None),
         note=next((check.note for _, check in checks if check.note), ""),
         seconds=sum(check.seconds for _, check in checks),
     )
@@ -600,11 +601,8 @@ class Recommendation(_Value, Evidenced):
         """Return the URL of a server that autotune measured but did not start; empty for any other
         study."""
         shown = self.recommended or self.nearest_miss
-        return (
-            shown.argv[0].removeprefix(EXTERNAL)
-            if shown and shown.argv[0].startswith(EXTERNAL)
-            else ""
-        )
+        program = shown.argv[0] if shown else ""
+        return program.removeprefix(EXTERNAL) if program.startswith(EXTERNAL) else ""
 
     @property
     def holds_on_a_node(self) -> bool | None:
@@ -628,23 +626,22 @@ class Recommendation(_Value, Evidenced):
         hardware = {"name": rows.pop("hardware"), "gpus": rows.pop("gpus")}
         chosen = rows.pop("recommended") or dict.fromkeys(Choice.model_fields)
         contributions = rows.pop("contributions")
-        told = {
+        return {
+            "schema": SCHEMA,
+            **rows,
             "hardware": hardware,
             **chosen,
             "contributions": contributions,
             "holds_on_a_node": self.holds_on_a_node,
         }
-        return {"schema": SCHEMA, **rows, **told}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Recommendation:
         """Parse the result of `to_json`."""
         derived = {"schema", "holds_on_a_node", *Choice.model_fields}
         rest = {key: value for key, value in row.items() if key not in derived}
-        chosen = (
-            {key: row[key] for key in Choice.model_fields if key in row}
-            if row.get("engine")
-            else None
-        )
+        chosen = None
+        if row.get("engine"):
+            chosen = {key: row[key] for key in Choice.model_fields if key in row}
         hardware = rest.pop("hardware")
         return cls(**rest, hardware=hardware["name"], gpus=hardware["gpus"], recommended=chosen)

@@ -83,7 +83,7 @@ def parse_rows(path: Path, content: bytes) -> Rows:
     """Parse a `results.jsonl`; its only reader. Raises `MalformedFile` for a bad line before
     another row."""
     lines = content.rstrip().split(b"\n") if content.strip() else []
-    launches: list[Launch] = []
+    launches, size = list[Launch](), 0
     for number, line in enumerate(lines, start=1):
         try:
             launches.append(launch_of(json.loads(line, parse_int=_whole)))
@@ -93,8 +93,9 @@ def parse_rows(path: Path, content: bytes) -> Rows:
             # What a crash leaves of one row may hold line breaks; no other row can stand behind it.
             if any(map(_is_object, lines[number:])):
                 raise torn from None
-            return Rows(launches, torn, sum(len(line) + 1 for line in lines[: number - 1]))
-    return Rows(launches, None, sum(len(line) + 1 for line in lines))
+            return Rows(launches, torn, size)
+        size += len(line) + 1
+    return Rows(launches, None, size)
 
 
 def _is_object(line: bytes) -> bool:
