@@ -186,6 +186,8 @@ def _library(calibration: Path | None, home: Path) -> Library:
     return library_for(None, coefficients.model_dump(mode="json"))
 
 
+Figures = Mapping[str, Any]
+"""The flat object of a prediction."""
 _INTERVALS = {
     "interval90": "total_token_throughput",
     "median_ttft_ms_interval90": "median_ttft_ms",
@@ -193,7 +195,7 @@ _INTERVALS = {
 }
 
 
-def memory_line(predicted: Mapping[str, Any]) -> str:
+def memory_line(predicted: Figures) -> str:
     """Describe the memory plan in a line: the cache of one attention replica, and a GPU's
     margin."""
     tokens, longest = predicted["kv_cache_tokens"], predicted["longest_request_tokens"]
@@ -208,7 +210,7 @@ def memory_line(predicted: Mapping[str, Any]) -> str:
     )
 
 
-def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
+def _lines(predicted: Figures) -> Iterator[str]:
     """List the main results first: whether it runs, its headline figures, the gain, the memory;
     then all figures."""
     failure = predicted["failure"]
@@ -234,7 +236,7 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield from _figures(predicted)
 
 
-def _changes(predicted: Mapping[str, Any]) -> Iterator[str]:
+def _changes(predicted: Figures) -> Iterator[str]:
     """List the version's decisions that differ from the compared version's."""
     title, changed = predicted.get("versus"), predicted.get("changed_defaults")
     if changed == []:
@@ -245,7 +247,7 @@ def _changes(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield f"  simulated for {one['only']} only: {one['reason']}"
 
 
-def _gain_line(predicted: Mapping[str, Any]) -> str:
+def _gain_line(predicted: Figures) -> str:
     other = predicted["versus"]
     if predicted["versus_failure"] is not None:
         return f"{other} does not run: {predicted['versus_failure']['message']}"
@@ -255,7 +257,7 @@ def _gain_line(predicted: Mapping[str, Any]) -> str:
     return f"gain over {other}: {gain} (90 % interval {readable.percents(ends)})"
 
 
-def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
+def _headline(predicted: Figures) -> Iterator[str]:
     """Return the figures with an interval, and the reasons for its width."""
     for key, name in _INTERVALS.items():
         interval = ""
@@ -266,7 +268,7 @@ def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield f"interval widened, never measured: {', '.join(unmeasured)}"
 
 
-def _capacity(predicted: Mapping[str, Any]) -> Iterator[str]:
+def _capacity(predicted: Figures) -> Iterator[str]:
     """List the loads that were tried, what was found, and the shape of that load."""
     by: By = predicted["find_load"]
     points = [
@@ -278,7 +280,7 @@ def _capacity(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield f"If all streams start at once: {described(by, burst)}."
 
 
-def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
+def _figures(predicted: Figures) -> Iterator[str]:
     hidden = {*MEMORY_KEYS, *_INTERVALS.values(), "gain_percent"}
     for name, value in predicted.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 
+from autotune.engines.cards import ModelCard
+from autotune.engines.command import Scalar
 from autotune.engines.engine import RULE
 from autotune.engines.entry import in_range
+from autotune.engines.enumeration import CandidateSet
 from autotune.engines.options import check_readings
 from autotune.engines.registry import engine, names
-from autotune.engines.space import CONTRADICTS
+from autotune.engines.space import CONTRADICTS, EngineSpace
 from autotune.outputs.report.text import scalar
 from autotune.tuner.prepare.build_spec import build_spec
-from autotune.tuner.prepare.candidates import PROMISES, UNJUDGED
+from autotune.tuner.prepare.candidates import PROMISES, UNJUDGED, prepare
 from autotune.tuner.prepare.predicted_memory import MEMORY
 from autotune.tuner.study.home import library_for
 from autotune.tuner.study.options import RunOptions
@@ -24,17 +27,9 @@ from autotune.tuner.trial import SURE_TO_START
 
 from .shared import answer
 
-if TYPE_CHECKING:
-    from autotune.engines.cards import ModelCard
-    from autotune.engines.command import Scalar
-    from autotune.engines.enumeration import CandidateSet
-    from autotune.engines.space import EngineSpace
-
 
 def space_show(options: RunOptions, as_json: bool) -> None:
     """``autotune space show``."""
-    from autotune.tuner.prepare.candidates import prepare
-
     spec = build_spec(options)
     prepared = prepare(spec, library_for(options.space), anywhere=True)
     report = {name: _row(space, prepared.candidates) for name, space in prepared.spaces.items()}

@@ -147,6 +147,12 @@ class GreedyAnswer:
         self._settings, self._context = settings, len(prompt)
         self._key = int(settings.seed or 0).to_bytes(8, "big")
         self._state = blake2b(repr(prompt).encode(), digest_size=16).digest()
+        self.tokens: list[GreedyToken] = []
+
+    def extend(self, count: int, others: int) -> None:
+        """Generate this number of tokens."""
+        for _ in range(count):
+            self.next(others)
 
     def next(self, others: int) -> GreedyToken:
         """Generate a token with this number of other requests in flight."""
@@ -174,9 +180,9 @@ class GreedyAnswer:
             words = [*dict.fromkeys((wrong, *words))]
         self._state = blake2b(state + words[0].encode(), digest_size=16).digest()
         self._context += 1
-        return GreedyToken(
-            words[0], {w: round(s - total, 6) for w, (s, _) in zip(words, likely, strict=False)}
-        )
+        logprobs = {w: round(s - total, 6) for w, (s, _) in zip(words, likely, strict=False)}
+        self.tokens.append(GreedyToken(words[0], logprobs))
+        return self.tokens[-1]
 
 
 def _uniform(four: bytes) -> float:
@@ -240,12 +246,10 @@ class Completion:
             for index in range(len(asked.prompts))
         ]
         self._generated = [0] * len(asked.prompts)
-        self._greedy = (
-            [GreedyAnswer(answers, prompt) for prompt in asked.prompts] if asked.greedy else []
-        )
-        self._spoken: list[list[GreedyToken]] = [[] for _ in self._greedy]
+        prompts = asked.prompts if asked.greedy else ()
+        self._greedy = [GreedyAnswer(answers, prompt) for prompt in prompts]
         self._logprobs = asked.logprobs if answers.logprobs and asked.greedy else 0
-        self._cached_tokens = 0  # of all prompts
+        self._cached_tokens: list[int] = []  # of each prompt
         self._slots: dict[int, int] = {}
         self._fault = ""
 
@@ -262,22 +266,23 @@ class Completion:
             on_tokens = partial(self._tokens, index)
             guessed = self._engine.server.speculative_tokens > 0 and is_predictable(prompt)
             self._slots[index] = self._engine.submit(
-                prompt, tokens, on_tokens, self._note_cached, self._asked.were_text, guessed
+                prompt,
+                tokens,
+                on_tokens,
+                self._cached_tokens.append,
+                self._asked.were_text,
+                guessed,
             )
 
     def _abandon(self) -> None:
         for slot in self._slots.values():
             self._engine.abandon(slot)
 
-    def _note_cached(self, tokens: int) -> None:
-        self._cached_tokens += tokens
-
     def _tokens(self, index: int, count: int, last: bool) -> None:
         reached = self._generated[index]
         self._generated[index] = reached + count
         if self._greedy:
-            others = self._engine.under_way - 1
-            self._spoken[index] += [self._greedy[index].next(others) for _ in range(count)]
+            self._greedy[index].extend(count, self._engine.under_way - 1)
         if last:
             del self._slots[index]
         if not self._asked.stream:
@@ -286,7 +291,7 @@ class Completion:
             return
         data = self._events(index, reached, count, last)
         if self._fault == "cut-utf8":
-            # The first byte of a character of two, without the other.
+            # Keep only the first byte of a character of two.
             data = data.replace(b'" ', b'"\xc3', 1)
         if not self._slots:
             if self._asked.include_usage:
@@ -318,14 +323,14 @@ class Completion:
     def _words(self, index: int, start: int, count: int) -> str:
         if not self._greedy:
             return words(start, count)
-        return "".join(token.word for token in self._spoken[index][start : start + count])
+        return "".join(token.word for token in self._greedy[index].tokens[start : start + count])
 
     def _likely(self, index: int, start: int, count: int) -> dict[str, Any]:
         """Return the log-probabilities of this number of tokens, if requested; chats have another
         form."""
         if not self._logprobs:
             return {}
-        spoken = self._spoken[index][start : start + count]
+        spoken = self._greedy[index].tokens[start : start + count]
         top = [dict(list(token.logprobs.items())[: self._logprobs]) for token in spoken]
         words = [token.word for token in spoken]
         own = [token.logprobs[token.word] for token in spoken]
@@ -371,9 +376,10 @@ class Completion:
             "total_tokens": read + written,
             "completion_tokens": written,
         }
-        if self._report is None or (self._report.unless_zero and not self._cached_tokens):
+        cached = sum(self._cached_tokens)
+        if self._report is None or (self._report.unless_zero and not cached):
             return counts
-        return {**counts, "prompt_tokens_details": {"cached_tokens": self._cached_tokens}}
+        return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
 
     def _whole(self) -> bytes:
         choices = []

@@ -87,10 +87,6 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._pending: deque[HttpExchange] = deque()
         self._current: HttpExchange | None = None
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
-        self._size = 0
 
     # asyncio
 
@@ -124,7 +120,9 @@ class HttpConnection(asyncio.Protocol):
     # httptools
 
     def on_message_begin(self) -> None:
-        self._url, self._headers, self._body, self._size = b"", {}, [], 0
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._body = bytearray()
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -137,16 +135,15 @@ class HttpConnection(asyncio.Protocol):
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        self._size += len(body)
-        if self._size <= _LARGEST_BODY:
-            self._body.append(body)
+        if len(self._body) < _LARGEST_BODY:
+            self._body += body
 
     def on_message_complete(self) -> None:
         exchange = HttpExchange(
             self._parser.get_method().decode(),
             self._url.partition(b"?")[0].decode("latin-1"),
             self._headers,
-            b"".join(self._body),
+            bytes(self._body),
             self._parser.should_keep_alive(),
             self,
         )

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeVar
 
@@ -20,7 +20,6 @@ from pydantic import Field
 
 from autotune.base.errors import BadInput, RefusedCommand, UnknownName
 from autotune.engines.cards import HardwareCard
-from autotune.engines.command import Command
 from autotune.engines.context import Context
 from autotune.engines.engine import ParsedCommand
 from autotune.engines.entry import Entry, VersionRange, in_range, spaces_root
@@ -321,30 +320,28 @@ class EmulatedLaunch:
 def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
     """Parse the command line; raises `Died` if the engine refuses it, `BadInput` if only autotune
     does."""
-    words = command_of(asked.engine_command)
-    # A launcher may set the engine's variables in our environment instead of in front of the
-    # command.
-    command = Command(words.argv, {**os.environ, **words.env})
+    command = command_of(asked.engine_command)
+    # Add our environment, in which a launcher may set the engine's variables.
+    command = replace(command, env={**os.environ, **command.env})
     engine = recognise(command.argv, library)
     card = emulation_card(engine.name)
     version = engine.version(asked.engine_version)
     try:
         parsed = engine.parse(command, version)
     except BadInput as error:
-        raise _refused(
-            card, error.engine_message if isinstance(error, RefusedCommand) else str(error)
-        ) from error
+        raise _refused(card, error) from error
     model = library.model(parsed.model, asked.model_id)
     context = Context(model, asked.hardware, asked.gpus, version)
     try:
         resolved = resolve_command(command, library, context, version)
     except BadInput as error:
-        raise _refused(card, str(error)) from error
+        raise _refused(card, error) from error
     return EmulatedLaunch(asked, card, parsed, resolved.running())
 
 
-def _refused(card: EmulationCard, message: str) -> Died:
+def _refused(card: EmulationCard, error: BadInput) -> Died:
     """Print the engine parser's message for a refused command line."""
+    message = error.engine_message if isinstance(error, RefusedCommand) else str(error)
     for rewording in card.refusal.rewordings:
         if match := re.match(rewording.pattern, message):
             message = match.expand(rewording.say)

@@ -41,6 +41,8 @@ from .engine import LiveEngine
 from .http import HttpConnection
 from .launch import Died, EmulatedLaunch, Emulation, filled, prepare_launch
 
+Faults = Mapping[str, float]
+"""The value of each fault."""
 VARIABLE = "AUTOTUNE_EMULATE_FAULT"
 LEAKED = "autotune-emulated-"
 """Name prefix of leaked shared memory, followed by the process id."""
@@ -164,7 +166,7 @@ class Log:
         return {**self._facts, **clock, **more}
 
 
-def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None:
+def start(launch: EmulatedLaunch, faults: Faults, log: Log) -> None:
     """Run the card's phases in the start's duration; raises `Died` if it fails."""
     due_s = time.perf_counter()
     total_s = launch.startup_s * faults.get("slow-start", 1.0)
@@ -187,7 +189,7 @@ def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None
 
 def _load(
     launch: EmulatedLaunch,
-    faults: Mapping[str, float],
+    faults: Faults,
     log: Log,
     template: str,
     begin_s: float,
@@ -216,7 +218,7 @@ def _load(
         raise log.crash(last_words)
 
 
-def _last_words(launch: EmulatedLaunch, faults: Mapping[str, float], loaded: float) -> str:
+def _last_words(launch: EmulatedLaunch, faults: Faults, loaded: float) -> str:
     """Return the decisive line of a fault that ends the start at this share of the shards; empty:
     it continues."""
     words = next((DEATHS[name] for name in DEATHS if loaded >= faults.get(name, math.inf)), "")
@@ -258,7 +260,7 @@ def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
         return death.exit_code
 
 
-def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -> int:
+def _serve(launch: EmulatedLaunch, faults: Faults, as_json: bool) -> int:
     if "ignore-sigterm" in faults:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Allow as many connections as the system does.
@@ -305,7 +307,7 @@ def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:
 
 async def _until_stopped(
     launch: EmulatedLaunch,
-    faults: Mapping[str, float],
+    faults: Faults,
     log: Log,
     as_json: bool,
     listener: socket.socket | None,

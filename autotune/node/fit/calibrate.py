@@ -29,7 +29,7 @@ from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import combinations
+from itertools import chain, combinations
 from multiprocessing.process import BaseProcess
 from operator import attrgetter
 from typing import Any, cast
@@ -101,15 +101,11 @@ _NOT_ASKED = dict.fromkeys(_NEW, 0.25)
 calibration."""
 
 
+Points = Sequence[MeasuredPoint]
 ByFactor = dict[str, dict[str, dict[str, float]]]
 """A number of each factor, by level, group and figure."""
 RunMetrics = dict[str, float]
 """Metrics of a simulated run; empty where the server fails."""
-
-
-def _groups(point: MeasuredPoint) -> dict[str, str]:
-    setup = point.resolved.setup
-    return groups_of(speed_card(setup.engine), setup.version, setup.hardware, setup.model)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> RunMetrics:
@@ -126,7 +122,7 @@ def _weight(point: MeasuredPoint) -> float:
     return point.weight * (len(point.members) * noise / max(noise, point.spread**2 / 2))
 
 
-def _residuals(point: MeasuredPoint, predicted: Mapping[str, float]) -> list[float]:
+def _residuals(point: MeasuredPoint, predicted: RunMetrics) -> list[float]:
     """Return one residual per metric of `UNCERTAIN`; 0 for an unmeasured one."""
     weight = _weight(point)
     residuals = dict.fromkeys(UNCERTAIN, 0.0)
@@ -144,7 +140,7 @@ def _slopes(
     point: MeasuredPoint,
     calibration: Calibration,
     factors: Sequence[Factor],
-    predicted: Mapping[str, float],
+    predicted: RunMetrics,
 ) -> Floats:
     """Return the derivatives of the residuals by the logarithms of factors, shape (metrics,
     factors)."""
@@ -173,7 +169,7 @@ _WORKER_POINTS: list[MeasuredPoint] = []
 """Points of a worker's problem, inherited by the fork."""
 
 
-def _begin_worker(points: Sequence[MeasuredPoint], parent: int) -> None:
+def _begin_worker(points: Points, parent: int) -> None:
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
@@ -196,20 +192,16 @@ class Problem:
     What was simulated is remembered: most differences leave most points as they were.
     """
 
-    def __init__(
-        self, points: Sequence[MeasuredPoint], start: Calibration, progress: Notify
-    ) -> None:
+    def __init__(self, points: Points, start: Calibration, progress: Notify) -> None:
         self.points, self.start, self._progress = points, start, progress
         physics = packaged_physics()
-        self._groups = [_groups(point) for point in points]
-        self.factors = sorted(
-            {
-                which
-                for members in self._groups
-                for which in factors_of(physics, members)
-                if _free(which, start)
-            }
-        )
+        setups = [point.resolved.setup for point in points]
+        self._groups = [
+            groups_of(speed_card(one.engine), one.version, one.hardware, one.model)
+            for one in setups
+        ]
+        factors = chain.from_iterable(factors_of(physics, groups) for groups in self._groups)
+        self.factors = sorted({which for which in factors if _free(which, start)})
         self._spread = np.array(
             [physics.figures[which.figure].spread[which.level] for which in self.factors]
         )
@@ -274,12 +266,8 @@ class Problem:
     def residuals(self, x: Floats) -> Floats:
         """Return the residuals, shape (points * metrics + factors,)."""
         metrics = self.predict(self.calibration(x))
-        data = [
-            r
-            for point, its in zip(self.points, metrics, strict=True)
-            for r in _residuals(point, its)
-        ]
-        return np.concatenate([np.array(data), (x - self._centre) / self._spread])
+        data = [_residuals(*pair) for pair in zip(self.points, metrics, strict=True)]
+        return np.concatenate([np.ravel(data), (x - self._centre) / self._spread])
 
     def jacobian(self, x: Floats) -> Floats:
         """Take differences of the fast prediction, all factors of a point at once; shape
@@ -499,7 +487,7 @@ class Predicted:
 
 
 def fitted_calibration(
-    points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Notify
+    points: Points, *, start: str, cross_validate: bool, progress: Notify
 ) -> tuple[Calibration, list[Predicted]]:
     """Fit the factors to points, at least one of which ran, and predict all of them, in their
     order.
@@ -571,7 +559,7 @@ def _missed(
     return Missed(point.engine, load, errors, left_out)
 
 
-def _covered(points: Sequence[MeasuredPoint]) -> list[Subject]:
+def _covered(points: Points) -> list[Subject]:
     """List the setups and loads that were measured, with rounded loads."""
     subjects = {subject_of(point.resolved.setup, point.workload, point.metrics) for point in points}
     covered = sorted(subjects, key=attrgetter("engine", "gpu", "model", *_LOAD))
@@ -581,7 +569,7 @@ def _covered(points: Sequence[MeasuredPoint]) -> list[Subject]:
     ]
 
 
-def predicted_by(points: Sequence[MeasuredPoint], calibration: Calibration) -> list[Predicted]:
+def predicted_by(points: Points, calibration: Calibration) -> list[Predicted]:
     """Predict points by a calibration: metrics and interval, or a failure."""
     predictions = []
     for point in points:

@@ -16,6 +16,9 @@ from autotune.node.resolve_command import ResolvedCommand
 from .calibrate import Predicted
 from .reading import MeasuredPoint, model_name
 
+Points = Sequence[MeasuredPoint]
+Predictions = Sequence[Predicted]
+"""The prediction of each point."""
 _NOTHING = "–"
 _SIZES = {
     "tensor_parallel": "TP",
@@ -26,7 +29,7 @@ _SIZES = {
 _TIMES = {"TTFT": "mean_ttft_ms", "TPOT": "mean_tpot_ms"}
 
 
-def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> str:
+def table(points: Points, predictions: Predictions) -> str:
     """Write a Markdown table with a line per point.
 
     *measured* is as measured, *warm* less the seconds in which a cold server answered nobody (empty
@@ -44,7 +47,7 @@ def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> 
     return "\n".join([header, "|" + "---|" * len(rows[0]), *body])
 
 
-def _kinds(predictions: Sequence[Predicted]) -> list[str]:
+def _kinds(predictions: Predictions) -> list[str]:
     """List the kinds of groups that were left out of a fit."""
     return list(dict.fromkeys(kind for one in predictions for kind in one.left_out))
 
@@ -120,7 +123,7 @@ def layout(resolved: ResolvedCommand) -> str:
     return " ".join([*sizes, *rest])
 
 
-def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> dict[str, Any]:
+def errors(points: Points, predictions: Predictions) -> dict[str, Any]:
     """Return errors over complete points, as shares of the measured value; None for no point.
 
     ``throughput`` is the median |predicted / measured - 1| of the total token throughput, where a
@@ -192,9 +195,7 @@ Ranked = tuple[str, list[Pair]]
 """Name of a load, and its points."""
 
 
-def rankings(
-    points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]
-) -> dict[str, list[dict[str, Any]]]:
+def rankings(points: Points, predictions: Predictions) -> dict[str, list[dict[str, Any]]]:
     """Compare orders at one load (model, node, workload); configurations that did not start have no
     rank.
 
