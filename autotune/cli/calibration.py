@@ -50,7 +50,11 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
             points, start=asked.start, cross_validate=asked.cross_validate, progress=say
         )
         text = yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=120)
-        _write(path, f"{_HEADING}{text}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, f"{_HEADING}{text}")
+        except OSError as error:
+            raise _unwritable(path, f" ({error.strerror})") from error
     summary, order = errors(points, predictions), rankings(points, predictions)
     lines = ["", table(points, predictions), ""]
     lines += [f"- {line}" for line in (*error_lines(summary), *ranking_lines(order))]
@@ -78,18 +82,12 @@ def _output(asked: CalibrateOptions, home: Path) -> Path:
         )
     folder = next(folder for folder in path.parents if folder.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise BadInput(f"{path}: not writable; choose another file with -o")
+        raise _unwritable(path)
     return path
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
-    except OSError as error:
-        raise BadInput(
-            f"{path}: not writable ({error.strerror}); choose another file with -o"
-        ) from error
+def _unwritable(path: Path, reason: str = "") -> BadInput:
+    return BadInput(f"{path}: not writable{reason}; choose another file with -o")
 
 
 def _summary(reading: Reading, points: Sequence[MeasuredPoint]) -> Iterator[str]:

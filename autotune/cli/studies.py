@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -124,17 +124,14 @@ def list_studies(home: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no studies in {folder.studies}")
     else:
+        several = any(len(row["nodes"] or ()) > 1 for row in rows)
+        lines = [_cells(row, several) for row in rows]
+        columns = (Column(name, no_wrap=True) for name in lines[0])
+        table = Table(*columns, box=None, pad_edge=False)
+        for cells in lines:
+            table.add_row(*map(Text, cells.values()))
         # Print every study in one line, so that no name is cut.
-        Console(width=_NO_WIDTH).print(_table(rows), highlight=False)
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    several = any(len(row["nodes"] or ()) > 1 for row in rows)
-    lines = [_cells(row, several) for row in rows]
-    table = Table(*(Column(name, no_wrap=True) for name in lines[0]), box=None, pad_edge=False)
-    for cells in lines:
-        table.add_row(*map(Text, cells.values()))
-    return table
+        Console(width=_NO_WIDTH).print(table, highlight=False)
 
 
 def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:

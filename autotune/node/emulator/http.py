@@ -210,8 +210,8 @@ class CompletionRequest:
     stream: bool
     include_usage: bool
     prompts: list[list[int]]
-    output_tokens: list[int]
-    finish_reasons: list[str]
+    output_tokens: Sequence[int]
+    finish_reasons: Sequence[str]
     were_text: bool
     greedy: bool
     logprobs: int
@@ -251,7 +251,8 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         wanted = limits.dialect.completion_tokens
     natural = not document.get("ignore_eos")
     least = _count(document, "min_tokens") or 0
-    answers = [_answer(prompt, wanted, least, natural, limits) for prompt in prompts]
+    answers = (_answer(prompt, wanted, least, natural, limits) for prompt in prompts)
+    lengths, reasons = zip(*answers, strict=True)
     options = document.get("stream_options") or {}
     if not isinstance(options, dict):
         raise RequestRefused("stream_options must be an object")
@@ -264,8 +265,8 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         stream=stream,
         include_usage=not stream or bool(options.get("include_usage")),
         prompts=prompts,
-        output_tokens=[tokens for tokens, _ in answers],
-        finish_reasons=[reason for _, reason in answers],
+        output_tokens=lengths,
+        finish_reasons=reasons,
         were_text=chat or isinstance(prompt, str) or isinstance(prompt[0], str),
         # Only natural answers are read; a load's answers of a given length cost nothing to make.
         greedy=document.get("temperature") == 0 and natural,
@@ -350,11 +351,7 @@ def _are_ids(values: list[Any]) -> bool:
 
 def _chat_tokens(document: dict[str, Any]) -> list[int]:
     messages = document.get("messages")
-    if (
-        not isinstance(messages, list)
-        or not messages
-        or not all(isinstance(m, dict) for m in messages)
-    ):
+    if not (messages and isinstance(messages, list) and all(type(m) is dict for m in messages)):
         raise RequestRefused("messages must be a list of at least one message")
     tools = document.get("tools")
     # Templates write the tools before everything else.

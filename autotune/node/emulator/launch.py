@@ -312,10 +312,6 @@ class EmulatedLaunch:
             "server": Namespace(figures),
         }
 
-    @property
-    def block_tokens(self) -> int:
-        return int(evaluate(self.card.block_tokens, self.scope))
-
 
 def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
     """Parse the command line; raises `Died` if the engine refuses it, `BadInput` if only autotune

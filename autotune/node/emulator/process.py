@@ -331,7 +331,7 @@ async def _until_stopped(
     engine = LiveEngine(
         launch.server,
         launch.memory.capacity_tokens,
-        launch.block_tokens,
+        int(evaluate(launch.card.block_tokens, launch.scope)),
         launch.asked.speed,
         answer=ANSWER_TOKENS,
     )
