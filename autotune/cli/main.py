@@ -294,21 +294,19 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         cli.main(standalone_mode=False)
-    except AutotuneError as error:
-        click.echo(f"autotune: {redact.text(str(error))}", err=True)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (AutotuneError, click.ClickException) as error:
+        text = refusal(error) if isinstance(error, click.ClickException) else str(error)
+        click.echo(f"autotune: {redact.text(text)}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.exceptions.Abort) as stop:
         click.echo("autotune: interrupted", err=True)
         # Look behind click's own error, which it raises because of ours.
         sys.exit(getattr(stop.__cause__ or stop, "exit_code", Interrupted.exit_code))
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        click.echo(f"autotune: {redact.text(refusal(error))}", err=True)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader of our output went away (`autotune list | head`); nothing is wrong.
+        # Nothing is wrong: the reader of our output went away (`autotune list | head`).
         sys.stderr.close()
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:

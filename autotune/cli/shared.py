@@ -130,21 +130,18 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups in order; options that are no field of `RunOptions` belong to the
         study."""
-        rows = {
-            p.name: row for p in self.get_params(ctx) if (row := p.get_help_record(ctx)) is not None
-        }
         group_of = {
             one.name: one.metadata["option"].group
             for one in fields(RunOptions)
             if "option" in one.metadata
         }
-        for heading in GROUPS:
-            names = [name for name in group_of if group_of[name] == heading]
-            names += [name for name in rows if heading == STUDY and name not in group_of]
-            listed = [rows[name] for name in names if name in rows]
-            if listed:
-                with formatter.section(heading):
-                    formatter.write_dl(listed)
+        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in GROUPS}
+        for parameter in self.get_params(ctx):
+            if (row := parameter.get_help_record(ctx)) is not None:
+                sections[group_of.get(str(parameter.name), STUDY)].append(row)
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 _WORDS = {

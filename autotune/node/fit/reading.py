@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ class MeasuredPoint:
     squared error.
     """
 
-    members: tuple[MeasuredRow, ...]
+    members: Sequence[MeasuredRow]
     metrics: Mapping[str, float]
     spread: float
     weight: float
@@ -254,23 +255,22 @@ def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
             context.model.id,
             context.hardware.model_dump_json(),
             str(context.gpus),
-            # A client that lost a request in fifty sent the same load; its name is the same.
+            # Compare the load's name: a client that lost a request in fifty sent the same load.
             row.workload.name,
             f"{shape(row.workload)} {[point.arrival for point in row.workload.points]}",
             "failed" if row.failure is not None else row.evidence,
         )
         equivalents.setdefault(identity, []).append(row)
-    return [_merged(tuple(members)) for members in equivalents.values()]
+    return [_merged(members) for members in equivalents.values()]
 
 
-def _merged(members: tuple[MeasuredRow, ...]) -> MeasuredPoint:
+def _merged(members: Sequence[MeasuredRow]) -> MeasuredPoint:
     warm = [row.warm for row in members]
     names = dict.fromkeys(name for metrics in warm for name in metrics)
     means = {name: _geometric_mean([m[name] for m in warm if name in m]) for name in names}
     logs = [math.log(metrics[HEADLINE]) for metrics in warm if metrics] or [0.0]
-    return MeasuredPoint(
-        members, means, max(logs) - min(logs), float(np.mean([row.weight for row in members]))
-    )
+    weight = float(np.mean([row.weight for row in members]))
+    return MeasuredPoint(members, means, max(logs) - min(logs), weight)
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -295,40 +295,36 @@ def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ..
         "gpu": [point.gpu for point in points],
         "workload": [point.workload.name for point in points],
         "curve": [shape(point.workload) for point in points],  # all loads of one shape
-        # What an interval counts as one model: checkpoints and sizes of one family are built alike.
+        # Count as an interval does: checkpoints and sizes of one family are built alike.
         "model": [point.model.family for point in points],
         "version": [point.era for point in points],
     }
-    named: dict[str, dict[str, tuple[int, ...]]] = {}
-    for kind, names in kinds.items():
-        if len(set(names)) > 1:
-            named[kind] = {
-                name: tuple(i for i, n in enumerate(names) if n == name)
-                for name in dict.fromkeys(names)
-            }
-    return named
+    return {
+        kind: {
+            name: tuple(i for i, n in enumerate(names) if n == name)
+            for name in dict.fromkeys(names)
+        }
+        for kind, names in kinds.items()
+        if len(set(names)) > 1
+    }
 
 
 def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
     """Return per point the kinds whose removal leaves no other measured engine, version, GPU or
     model of it.
 
-    The rows of an early DeepSeek-R1 are all that there is of some versions: what a fit without that
-    model gets wrong of them says little of models.
+    Some versions have no other rows than those of an early DeepSeek-R1: the errors that a fit
+    without that model has of them say little of models.
     """
     kinds = groups(points)
     telling = [set(kinds) for _ in points]
     for kind in _KINDS & kinds.keys():
         others = _KINDS - {kind, "version" if kind == "engine" else kind}
-        for members in kinds[kind].values():
-            lost = [
-                group
-                for other in others
-                for group in kinds.get(other, {}).values()
-                if set(group) <= set(members)
-            ]
-            for place in set().union(*lost):
-                telling[place].discard(kind)
+        groups_of_others = [kinds.get(other, {}).values() for other in others]
+        for members in map(set, kinds[kind].values()):
+            for group in chain.from_iterable(groups_of_others):
+                for place in group if members.issuperset(group) else ():
+                    telling[place].discard(kind)
     return telling
 
 
