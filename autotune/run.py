@@ -19,8 +19,8 @@ from autotune.outputs.export import write_artefacts
 from autotune.outputs.progress import Progress, cost_line
 from autotune.outputs.tracking import Tracker
 from autotune.tuner.accuracy.check import Gate
-from autotune.tuner.backends import Evaluator, evaluator_for
-from autotune.tuner.executors import EvaluationSetup, Executor, retire_bad_node
+from autotune.tuner.backends import EvaluationSetup, Evaluator, evaluator_for
+from autotune.tuner.executors import Executor, retire_bad_node
 from autotune.tuner.executors.factory import executor_for
 from autotune.tuner.foresight import baseline_trial
 from autotune.tuner.prepare.candidates import Prepared, check_weights, no_effect_by_rule, prepare
@@ -46,12 +46,12 @@ def run(
     spec: StudySpec,
     home: Home,
     progress: Progress,
-    evaluator: Callable[..., Evaluator] = evaluator_for,
+    evaluator: Callable[[EvaluationSetup], Evaluator] = evaluator_for,
 ) -> Recommendation:
     """Tune, from the start or after an interruption, and write all files.
 
     Args:
-        evaluator: makes the study's evaluator; arguments as of `evaluator_for`.
+        evaluator: makes the study's evaluator, as `evaluator_for`.
 
     Raises:
         BadInput: nothing may be tried, or the home folder cannot be written; no folder is made
@@ -71,7 +71,7 @@ def run(
     prepared = prepare(spec, library, progress.note)
     check_weights(prepared)
     prepared.backend.fetch(spec, list(prepared.spaces), progress.note)
-    setup = EvaluationSetup(evaluator, spec, library, folder, progress.note)
+    setup = EvaluationSetup(spec, library, folder, progress.note, evaluator)
     with closing(
         executor_for(spec.executor, setup, prepared.gpus_needed, most_nodes(spec.launches))
     ) as executor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from autotune.base.errors import BadInput
 from autotune.base.notify import Watch
 from autotune.outputs.export import write_artefacts
-from autotune.tuner.backends import Evaluator, evaluator_for
+from autotune.tuner.backends import EvaluationSetup, Evaluator, evaluator_for
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.options import RegressOptions
 from autotune.tuner.study.recommendation import Recommendation, Regression
@@ -21,7 +21,7 @@ def regress(
     home: Home,
     options: RegressOptions,
     notify: Watch,
-    evaluator: Callable[..., Evaluator] = evaluator_for,
+    evaluator: Callable[[EvaluationSetup], Evaluator] = evaluator_for,
 ) -> tuple[Regression, Recommendation]:
     """Compare, from the start or after an interruption, and write the result into the study's
     folder.

@@ -45,13 +45,14 @@ from autotune.node.calibration import calibration_in
 from autotune.node.resolve_command import changed_defaults
 from autotune.tuner.backends import (
     Backend,
+    EvaluationSetup,
     Evaluator,
     backend_named,
     backend_of,
     forms,
 )
 from autotune.tuner.comparison import Sheet
-from autotune.tuner.executors import EvaluationSetup, LocalExecutor, retire_bad_node
+from autotune.tuner.executors import LocalExecutor, retire_bad_node
 from autotune.tuner.prepare.candidates import (
     Prepared,
     check_weights,
@@ -483,7 +484,7 @@ class Comparison:
             self._spec.launches + number,
         )
 
-    def run(self, make: Callable[..., Evaluator]) -> Regression:
+    def run(self, make: Callable[[EvaluationSetup], Evaluator]) -> Regression:
         """Make the missing launches, and decide."""
         (self._folder / "trials").mkdir(parents=True, exist_ok=True)
         write_atomically(self._folder / _BACKEND, self._backend.kind)
@@ -506,12 +507,12 @@ class Comparison:
         write_atomically(self._folder / "regress.json", document + "\n")
         return outcome
 
-    def _launch(self, results: Results, make: Callable[..., Evaluator]) -> None:
+    def _launch(self, results: Results, make: Callable[[EvaluationSetup], Evaluator]) -> None:
         """Launch what the results lack; raises `BadInput` if they are those of other commands."""
         kept, made = {row.trial.number: row for row in results.launches}, list[TrialResult]()
         evaluators = {
             version: EvaluationSetup(
-                make, one.spec, one.library, self._folder, self._notify
+                one.spec, one.library, self._folder, self._notify, make
             ).evaluator()
             for version, one in self._versions.items()
         }

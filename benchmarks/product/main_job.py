@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from autotune.tuner.backends import evaluator_for
+from autotune.tuner.backends import EvaluationSetup, evaluator_for
 from autotune.tuner.prepare.build_spec import library_for
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.results import launch_of
@@ -54,7 +54,7 @@ def evaluation_seconds(home: Path) -> tuple[int, float]:
     deterministic)."""
     folder = Home(home)
     spec = folder.spec("bench")
-    evaluate = evaluator_for(spec, library_for(None), folder.study_folder("bench"))
+    evaluate = evaluator_for(EvaluationSetup(spec, library_for(None), folder.study_folder("bench")))
     lines = (folder.study_folder("bench") / "results.jsonl").read_text().splitlines()
     launches = [launch_of(json.loads(line)) for line in lines]
     started_s = time.perf_counter()

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.tuner.backends import evaluator_for
-from autotune.tuner.executors import EvaluationSetup, Executor
+from autotune.tuner.backends import EvaluationSetup
+from autotune.tuner.executors import Executor
 from autotune.tuner.executors.factory import executor_for
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import Prepared, prepare
@@ -88,7 +88,7 @@ def main() -> None:
     for name in ("local", "ray"):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "trials").mkdir()
-            setup = EvaluationSetup(evaluator_for, spec, prepared.library, Path(folder), print)
+            setup = EvaluationSetup(spec, prepared.library, Path(folder), print)
             began_ns = time.perf_counter_ns()
             executor = executor_for(name, setup, [arguments.gpus], 1)
             started_s = (time.perf_counter_ns() - began_ns) / 1e9

@@ -13,7 +13,6 @@ from urllib.parse import quote, urlencode
 import pytest
 from rich.console import Console
 
-from autotune.base.evidence import Evidence
 from autotune.outputs.progress import Progress
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import files_of
@@ -21,11 +20,10 @@ from autotune.outputs.tracking import Tracker, view_address
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.run import run
-from autotune.tuner.backends import Evaluator, evaluator_for
+from autotune.tuner.backends import EvaluationSetup, Evaluator, evaluator_for
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.study.home import Home, database_uri
 from autotune.tuner.study.options import RunOptions
-from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Trial, TrialResult
 from tests import small_study
 from tests.browsers import IN_A_BROWSER, chromium
@@ -287,10 +285,6 @@ class Interrupting:
     simulated: Evaluator
     before: dict[int, Callable[[], None]]
 
-    @property
-    def evidence(self) -> Evidence:
-        return self.simulated.evidence
-
     def __call__(self, trial: Trial) -> TrialResult:
         self.before.get(trial.number, lambda: None)()
         return self.simulated(trial)
@@ -316,8 +310,8 @@ def test_a_study_whose_server_stops_and_comes_back_is_there_once(
     spec = build_spec(asked).model_copy(update={"study": "stopped"})
     screen = StringIO()
 
-    def evaluator(spec: StudySpec, *rest: Any) -> Evaluator:
-        return Interrupting(evaluator_for(spec, *rest), {3: server.stop, 9: server.start})
+    def evaluator(setup: EvaluationSetup) -> Evaluator:
+        return Interrupting(evaluator_for(setup), {3: server.stop, 9: server.start})
 
     try:
         server.start()

@@ -18,13 +18,11 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from autotune.base.errors import BadInput, CannotGoOn, Interrupted
-from autotune.base.evidence import Evidence
 from autotune.base.files import write_atomically
 from autotune.engines.failure import Failure, FailureKind
-from autotune.engines.library import Library
 from autotune.outputs.progress import Progress
 from autotune.run import run
-from autotune.tuner.backends import Evaluator, evaluator_for
+from autotune.tuner.backends import EvaluationSetup, Evaluator, evaluator_for
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.options import RunOptions
@@ -51,10 +49,6 @@ class Spoiled:
     from_trial: int
     spoil: Spoil
 
-    @property
-    def evidence(self) -> Evidence:
-        return self.simulated.evidence
-
     def __call__(self, trial: Trial) -> TrialResult:
         result = self.simulated(trial)
         return self.spoil(result, self.folder) if trial.number >= self.from_trial else result
@@ -73,11 +67,9 @@ def study(home: Path, name: str, spoil: Spoil | None = None, from_trial: int = 1
     )
     spec = build_spec(asked)
 
-    def evaluator(
-        spec: StudySpec, library: Library, folder: Path, tell: Callable[[str], None]
-    ) -> Evaluator:
-        simulated = evaluator_for(spec, library, folder, tell)
-        return Spoiled(simulated, folder, from_trial, spoil) if spoil else simulated
+    def evaluator(setup: EvaluationSetup) -> Evaluator:
+        simulated = evaluator_for(setup)
+        return Spoiled(simulated, setup.folder, from_trial, spoil) if spoil else simulated
 
     with Progress(spec, Console(file=StringIO())) as progress:
         return run(spec, Home(home), progress, evaluator)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from autotune.engines.detect import InstalledEngine
 from autotune.engines.failure import Failure, FailureKind
 from autotune.outputs.report.words import regression
 from autotune.outputs.tracking.content import outcome_metrics, outcome_tags
-from autotune.tuner.backends import backend_named
+from autotune.tuner.backends import EvaluationSetup, Evaluator, backend_named
 from autotune.tuner.search.decide.sequential_test import Look, repeated_interval
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.options import RegressOptions
@@ -56,8 +55,8 @@ class Node:
     made: list[tuple[str, Role]] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
 
-    def __call__(self, spec: StudySpec, *_: object) -> Callable[[Trial], TrialResult]:
-        return Evaluated(self, spec)
+    def __call__(self, setup: EvaluationSetup) -> Evaluator:
+        return Evaluated(self, setup.spec)
 
     def evaluate(self, trial: Trial) -> TrialResult:
         """Return the figures of a launch, with noise that its number fixes."""
@@ -82,10 +81,6 @@ class Node:
 class Evaluated:
     node: Node
     spec: StudySpec
-
-    @property
-    def evidence(self) -> Evidence:
-        return self.node.evidence
 
     def __call__(self, trial: Trial) -> TrialResult:
         return self.node.evaluate(trial)

@@ -21,7 +21,7 @@ from autotune.load.workloads import how_fixed, load_workload
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
-from autotune.tuner.backends import ValidatedEvaluator, evaluator_for
+from autotune.tuner.backends import EvaluationSetup, ValidatedEvaluator, evaluator_for
 from autotune.tuner.backends.simulator import Simulated
 from autotune.tuner.comparison import compare, crossings
 from autotune.tuner.prepare.build_spec import build_spec
@@ -263,7 +263,7 @@ def test_rows_bring_the_curves_of_their_study_and_a_csv_has_none(tmp_path: Path)
     trial = replace(
         row.trial, workloads=("chat",), configuration=ready.candidates.items[0].configuration
     )
-    answers = evaluator_for(ready.spec, library_of(ready.spec), tmp_path)
+    answers = evaluator_for(EvaluationSetup(ready.spec, library_of(ready.spec), tmp_path))
     assert objective.curve(Launch(trial, answers(trial)), "chat").keys() == {4, 8}
     table = tmp_path / "t.csv"
     table.write_text("engine,alpha,concurrency,total_token_throughput\nfoo,1,4,100\nfoo,1,8,200\n")

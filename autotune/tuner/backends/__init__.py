@@ -159,11 +159,8 @@ class Backend(ABC):
         return not self.virtual and not self.foreign
 
     @abstractmethod
-    def evaluator(
-        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
-    ) -> Evaluator:
-        """Make a study's evaluator: launches write to the study's `folder`, and `notify` gets their
-        stages."""
+    def evaluator(self, setup: EvaluationSetup) -> Evaluator:
+        """Make a study's evaluator."""
 
     def speculation(
         self,
@@ -323,12 +320,40 @@ def backend_named(on: str) -> Backend:
     return _load(path).of(on)
 
 
-def evaluator_for(
-    spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
-) -> Evaluator:
-    """Make the evaluator of a study, see `Backend.evaluator`; picklable, so that each node makes
-    its own."""
-    return backend_of(spec).evaluator(spec, library, folder, notify)
+def evaluator_for(setup: EvaluationSetup) -> Evaluator:
+    """Make the evaluator of a study, see `Backend.evaluator`."""
+    return backend_of(setup.spec).evaluator(setup)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSetup:
+    """Parts of a study's evaluators; picklable, so that each node makes its own.
+
+    Attributes:
+        folder: the study's, to which launches write.
+        notify: gets the stages of launches.
+        make: makes the evaluator.
+    """
+
+    spec: StudySpec
+    library: Library
+    folder: Path
+    notify: Watch = silent
+    make: Callable[[EvaluationSetup], Evaluator] = evaluator_for
+
+    def evaluator(self) -> Evaluator:
+        """Make the study's evaluator; its results have the derived metrics and are checked."""
+        return ValidatedEvaluator(self.make(self), self.spec)
+
+    def lost(self, message: str) -> TrialResult:
+        """Return the result of a launch whose process died."""
+        return TrialResult(
+            state=State.INVALID,
+            evidence=backend_of(self.spec).evidence,
+            failure=Failure(FailureKind.INFRASTRUCTURE, message),
+            gpus=self.spec.gpus,
+            started_at=timestamp(),
+        )
 
 
 def timestamp() -> str:

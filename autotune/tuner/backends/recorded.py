@@ -18,7 +18,6 @@ from pathlib import Path
 
 from autotune.base.errors import BadInput, MalformedFile, UnknownName
 from autotune.base.evidence import Evidence
-from autotune.base.notify import Watch, silent
 from autotune.engines.command import Command, Configuration, Scalar
 from autotune.engines.context import Context, default_of
 from autotune.engines.engine import Engine
@@ -31,14 +30,6 @@ from autotune.engines.space import EngineSpace
 from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, scaled
 from autotune.load.workloads import load_workload
 from autotune.node.unread import unseen, with_unread
-from autotune.tuner.backends import (
-    PHASES,
-    Backend,
-    Evaluator,
-    OwnCandidates,
-    noise_factor,
-    timestamp,
-)
 from autotune.tuner.replay.bundle import BEGINNING, Bundle, check_measured, read_bundle
 from autotune.tuner.replay.table import (
     ENGINE,
@@ -62,6 +53,16 @@ from autotune.tuner.study.options import RunOptions, VerifyOptions
 from autotune.tuner.study.recommendation import STAND_IN, Recommendation
 from autotune.tuner.study.spec import AUTO, EngineChoice, StudySpec
 from autotune.tuner.trial import State, Trial, TrialResult
+
+from . import (
+    PHASES,
+    Backend,
+    EvaluationSetup,
+    Evaluator,
+    OwnCandidates,
+    noise_factor,
+    timestamp,
+)
 
 KnownEngines = Mapping[str, tuple[Engine, Context]]
 """The table's engines that have an engine card, each with the context of its commands."""
@@ -96,10 +97,8 @@ class RecordedTable(Backend):
     def path(self) -> Path:
         return Path(self.on.removeprefix(REPLAY))
 
-    def evaluator(
-        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
-    ) -> Evaluator:
-        return partial(self.answer, spec, library)
+    def evaluator(self, setup: EvaluationSetup) -> Evaluator:
+        return partial(self.answer, setup.spec, setup.library)
 
     def answer(self, spec: StudySpec, library: Library, trial: Trial) -> TrialResult:
         """Answer a launch from the rows; raises `BadInput` if the file has changed.

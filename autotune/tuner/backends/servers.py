@@ -70,19 +70,21 @@ from autotune.servers.server import ExternalServer, Server, connect
 from autotune.servers.weights import missing_for
 from autotune.tuner.accuracy.asking import NoAnswers
 from autotune.tuner.accuracy.check import check_of_study, timed
-from autotune.tuner.backends import (
-    PHASES,
-    Backend,
-    OwnCandidates,
-    backend_of,
-    missing_files,
-    timestamp,
-)
 from autotune.tuner.study.home import make_trial_folder
 from autotune.tuner.study.loads import context_of, loads_of
 from autotune.tuner.study.options import RunOptions, VerifyOptions
 from autotune.tuner.study.spec import StudySpec, is_local
 from autotune.tuner.trial import State, Trial, TrialResult
+
+from . import (
+    PHASES,
+    Backend,
+    EvaluationSetup,
+    OwnCandidates,
+    backend_of,
+    missing_files,
+    timestamp,
+)
 
 FILE_NAME = "resolved.json"
 ANSWER_S = 60.0
@@ -510,10 +512,8 @@ def node_of(spec: StudySpec) -> Node:
 class ServerBackend(Backend):
     """Backend whose trials are loaded over HTTP."""
 
-    def evaluator(
-        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
-    ) -> Launched:
-        return Launched(spec, library, folder, notify=notify)
+    def evaluator(self, setup: EvaluationSetup) -> Launched:
+        return Launched(setup.spec, setup.library, setup.folder, notify=setup.notify)
 
     @abstractmethod
     def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:

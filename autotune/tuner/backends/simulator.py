@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from autotune.base.evidence import Evidence
-from autotune.base.notify import Watch, silent
 from autotune.engines.command import Resolved
 from autotune.engines.engine import Engine
 from autotune.engines.failure import Failure
@@ -29,19 +27,21 @@ from autotune.node.memory import plan_memory
 from autotune.node.resolve_command import ResolvedCommand, resolve_for
 from autotune.node.server import SimulatedServer
 from autotune.node.simulate import SimulatedOutcome
-from autotune.tuner.backends import (
-    PHASES,
-    Backend,
-    backend_of,
-    missing_files,
-    noise_factor,
-    timestamp,
-)
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.loads import loads_of
 from autotune.tuner.study.options import RunOptions, VerifyOptions
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import State, Trial, TrialResult
+
+from . import (
+    PHASES,
+    Backend,
+    EvaluationSetup,
+    backend_of,
+    missing_files,
+    noise_factor,
+    timestamp,
+)
 
 
 class Simulator(Backend):
@@ -55,10 +55,8 @@ class Simulator(Backend):
     looks = 1
     confirms = False
 
-    def evaluator(
-        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
-    ) -> Simulated:
-        return Simulated(spec, library)
+    def evaluator(self, setup: EvaluationSetup) -> Simulated:
+        return Simulated(setup.spec, setup.library)
 
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
         if (spec.hardware.name, spec.hardware.vendor) == (LOCAL, "cpu"):

@@ -11,45 +11,13 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from autotune.base.errors import AutotuneError, CannotGoOn
-from autotune.base.notify import Watch
-from autotune.engines.failure import Failure, FailureKind
-from autotune.engines.library import Library
-from autotune.tuner.backends import Evaluator, ValidatedEvaluator, backend_of, timestamp
-from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.backends import Evaluator
 from autotune.tuner.trial import Launch, State, Trial, TrialResult
 
 _IN_A_ROW = 3
 """Consecutive failures attributed to the node: one may be chance, and each costs a start."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationSetup:
-    """Parts of a study's evaluators (`make`); picklable, so that each node makes its own."""
-
-    make: Callable[..., Evaluator]
-    spec: StudySpec
-    library: Library
-    folder: Path
-    notify: Watch
-
-    def evaluator(self) -> Evaluator:
-        """Make the study's evaluator; its results have the derived metrics and are checked."""
-        return ValidatedEvaluator(
-            self.make(self.spec, self.library, self.folder, self.notify), self.spec
-        )
-
-    def lost(self, message: str) -> TrialResult:
-        """Return the result of a launch whose process died."""
-        return TrialResult(
-            state=State.INVALID,
-            evidence=backend_of(self.spec).evidence,
-            failure=Failure(FailureKind.INFRASTRUCTURE, message),
-            gpus=self.spec.gpus,
-            started_at=timestamp(),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
-from autotune.tuner.backends import backend_of
-from autotune.tuner.executors import EvaluationSetup, Executor, LocalExecutor
+from autotune.tuner.backends import EvaluationSetup, backend_of
 from autotune.tuner.study.spec import check_executor, is_local
 
+from . import Executor, LocalExecutor
 from .side_by_side import SideBySideExecutor, shares_of
 
 _ALWAYS = {

@@ -27,10 +27,11 @@ from autotune.base.notify import Notify, Stage, on_node, silent
 from autotune.engines.context import DEVICES
 from autotune.engines.machine import Gpu, gpus
 from autotune.servers.preflight import VISIBLE, busy, visible
-from autotune.tuner.backends import backend_of
-from autotune.tuner.executors import Bug, EvaluationSetup, Executor, outcome_of
+from autotune.tuner.backends import EvaluationSetup, backend_of
 from autotune.tuner.study.spec import StudySpec, alone, is_alone, most_at_once, share_name
 from autotune.tuner.trial import Launch, Trial, TrialResult
+
+from . import Bug, Executor, outcome_of
 
 Share = tuple[int, ...]
 """GPU numbers, ascending as in the vendor's tools."""

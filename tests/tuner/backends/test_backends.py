@@ -12,12 +12,8 @@ import pytest
 
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
-from autotune.base.notify import Watch, silent
-from autotune.engines.library import Library
-from autotune.tuner.backends import BACKENDS, backend_named, evaluator_for
+from autotune.tuner.backends import BACKENDS, EvaluationSetup, backend_named, evaluator_for
 from autotune.tuner.backends.simulator import Simulated, Simulator
-from autotune.tuner.executors import EvaluationSetup
-from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Role, Trial, TrialResult
 from tests.tuner.prepare.settings import LIBRARY, RUN, prepared, said
 
@@ -75,7 +71,7 @@ def test_a_node_of_a_cluster_makes_the_evaluator_from_what_it_is_sent(
     on: str, tmp_path: Path
 ) -> None:
     spec = prepared(RUN).spec.model_copy(update={"on": on})
-    sent = pickle.dumps(EvaluationSetup(evaluator_for, spec, LIBRARY, tmp_path, silent))
+    sent = pickle.dumps(EvaluationSetup(spec, LIBRARY, tmp_path))
     assert pickle.loads(sent).lost("killed").evidence is KINDS[on][0]
 
 
@@ -84,10 +80,8 @@ class Halved(Simulator):
 
     form = "halved"
 
-    def evaluator(
-        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
-    ) -> AtHalfSpeed:
-        return AtHalfSpeed(Simulated(spec, library))
+    def evaluator(self, setup: EvaluationSetup) -> AtHalfSpeed:
+        return AtHalfSpeed(Simulated(setup.spec, setup.library))
 
 
 class AtHalfSpeed:
@@ -120,7 +114,7 @@ def test_one_more_backend_is_a_class_and_a_line(halved: str, tmp_path: Path) -> 
         ready.command_of(first),
         RUN.workloads,
     )
-    result = evaluator_for(ready.spec, LIBRARY, tmp_path)(trial)
+    result = evaluator_for(EvaluationSetup(ready.spec, LIBRARY, tmp_path))(trial)
     assert (ready.spec.on, ready.spec.noise, result.evidence) == (
         "halved",
         0.03,

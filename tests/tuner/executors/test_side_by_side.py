@@ -25,7 +25,7 @@ from autotune.base.notify import Stage, Watch, silent
 from autotune.engines.command import Command, Configuration
 from autotune.engines.library import Library
 from autotune.engines.machine import Gpu
-from autotune.tuner.executors import EvaluationSetup
+from autotune.tuner.backends import EvaluationSetup
 from autotune.tuner.executors.side_by_side import Share, SideBySideExecutor, shares_of, visible_to
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
@@ -116,8 +116,8 @@ class Told:
         return TrialResult(State.COMPLETE, self.evidence, metrics={"w": seen})
 
 
-def told(_: StudySpec, __: Library, ___: Path, notify: Watch) -> Told:
-    return Told(notify)
+def told(setup: EvaluationSetup) -> Told:
+    return Told(setup.notify)
 
 
 def trials(*asked: tuple[str, str]) -> Iterator[Trial]:
@@ -131,7 +131,7 @@ def executed(
 ) -> Sequence[Launch]:
     """The launches of some trials, by number; each is asked for as soon as a place is free."""
     heard: list[str | Stage] = [] if said is None else said
-    setup = EvaluationSetup(told, spec(), Library(), tmp_path, heard.append)
+    setup = EvaluationSetup(spec(), Library(), tmp_path, heard.append, told)
     waiting = trials(*asked)
     with closing(SideBySideExecutor(setup, HALVES)) as executor:
         assert executor.nodes == [ALONE, FIRST, SECOND]
@@ -181,7 +181,7 @@ def test_a_process_that_is_killed_costs_one_launch(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_what_is_slow_is_retired_and_the_last_share_is_not_given_up(tmp_path: Path) -> None:
-    setup = EvaluationSetup(told, spec(), Library(), tmp_path, silent)
+    setup = EvaluationSetup(spec(), Library(), tmp_path, silent, told)
     with closing(SideBySideExecutor(setup, HALVES)) as executor:
         assert not executor.retire(ALONE, "it holds memory")
         assert executor.retire(FIRST, "slow")

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from autotune.base.errors import BadInput
-from autotune.tuner.backends import ValidatedEvaluator, evaluator_for
+from autotune.tuner.backends import EvaluationSetup
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import no_effect_by_rule, prepare
 from autotune.tuner.recommend import recommend
@@ -124,7 +124,7 @@ def judged(path: Path, *, explained: bool) -> None:
     spec = build_spec(RunOptions(on=f"replay:{path}", study="r"))
     library = library_of(spec)
     prepared = prepare(spec, library)
-    evaluate = ValidatedEvaluator(evaluator_for(spec, library, path), spec)
+    evaluate = EvaluationSetup(spec, library, path).evaluator()
     with TemporaryDirectory() as folder:
         study = Study(
             Path(folder), spec, prepared.candidates, prepared.command_of, recorded=prepared.recorded

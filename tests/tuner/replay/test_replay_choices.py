@@ -11,7 +11,7 @@ import pytest
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.engines.command import Configuration
-from autotune.tuner.backends import evaluator_for
+from autotune.tuner.backends import EvaluationSetup, evaluator_for
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import Prepared, no_effect_by_rule, prepare
 from autotune.tuner.study.home import library_of
@@ -58,7 +58,7 @@ def answer(found: Prepared, position: int, index: int = 0) -> Any:
         workloads=found.spec.workloads,
         launch_index=index,
     )
-    return evaluator_for(found.spec, found.library, Path("."))(trial)
+    return evaluator_for(EvaluationSetup(found.spec, found.library, Path(".")))(trial)
 
 
 def test_rows_are_the_candidates_and_the_baseline_is_vllm_next_to_its_defaults(

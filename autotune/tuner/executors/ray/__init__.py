@@ -39,7 +39,8 @@ from ray.util.queue import Empty, Queue
 from autotune.base.errors import AutotuneError, CannotGoOn
 from autotune.base.notify import Stage, on_node, silent
 from autotune.engines.context import gpus_of
-from autotune.tuner.executors import Bug, EvaluationSetup, Executor, Outcome, outcome_of
+from autotune.tuner.backends import EvaluationSetup
+from autotune.tuner.executors import Bug, Executor, Outcome, outcome_of
 from autotune.tuner.trial import Launch, Trial, TrialResult
 
 from .cluster import Cluster, Node, NodePool, head_is_gone
