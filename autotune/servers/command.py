@@ -15,7 +15,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
 
 from autotune.base import redact
 from autotune.base.errors import BadInput
@@ -191,48 +190,6 @@ def read_secret(variable: str | None, file: str | None, option: str) -> str | No
     if not (value.isascii() and value.isprintable()):
         raise BadInput(f"{where}: invalid characters for an HTTP header; use one line of ASCII")
     return value
-
-
-def secret_sources(
-    on: str,
-    key_variable: str | None,
-    key_file: str | None,
-    token_file: str | None,
-    *,
-    foreign: bool,
-    launches: bool,
-) -> dict[str, Any]:
-    """Name the sources of a study's secrets for its spec, by absolute paths, for a resume from
-    another folder.
-
-    Raises `BadInput` for a source that is not there, or that the study has no use for: a key is for
-    a `foreign` server, a token for one that the study `launches`.
-    """
-    key_named = key_variable is not None or key_file is not None
-    if key_variable is not None and key_file is not None:
-        raise BadInput(
-            "--api-key-env and --api-key-file are mutually exclusive: a server has one key"
-        )
-    if key_named and not foreign:
-        raise BadInput(
-            f"--api-key-env and --api-key-file are for --on external:URL, but this study runs on {on}; a server that "
-            "autotune launches takes its key from the command, e.g. --engine-arg vllm='--api-key ${NAME}'"
-        )
-    if token_file is not None and not launches:
-        raise BadInput(
-            f"--hf-token-file is for servers that autotune launches, but this study runs on {on}"
-        )
-    read_secret(key_variable, key_file, "--api-key")
-    read_secret(None, token_file, "--hf-token")
-    return {
-        "api_key_env": key_variable,
-        "api_key_file": _absolute_file(key_file),
-        "hf_token_file": _absolute_file(token_file),
-    }
-
-
-def _absolute_file(path: str | None) -> str | None:
-    return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
 def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> None:

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -33,7 +33,6 @@ from autotune.engines.detect import VERSION_SCRIPT, told_version
 from autotune.engines.engine import Engine
 from autotune.engines.entry import Entry, in_range
 from autotune.engines.library import Library
-from autotune.engines.registry import engine
 from autotune.engines.schema import EngineCard
 from autotune.engines.serving import ContainerImage, LogPattern
 
@@ -321,28 +320,6 @@ def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
             )
         asked[library.engine(name).engine] = image
     return asked
-
-
-def choose_images(
-    asked: Mapping[str, str], cards: Iterable[EngineCard], hardware: HardwareCard, library: Library
-) -> dict[str, tuple[str, str]]:
-    """Choose version and image by engine: as requested, else the newest known; raises `BadInput`
-    for no version."""
-    chosen: dict[str, tuple[str, str]] = {}
-    for card in cards:
-        if (image := asked.get(card.engine)) is not None:
-            chosen[card.engine] = (version_of(image, engine(card.engine, library), hardware), image)
-        elif (newest := newest_image(card, hardware)) is not None:
-            chosen[card.engine] = newest
-    return chosen
-
-
-def image_of_version(card: EngineCard, hardware: HardwareCard, version: str) -> str:
-    """Return the image of a requested version; raises `BadInput` if none is known."""
-    entry = image_of(card, hardware, version)
-    if entry is None:
-        raise BadInput(f"--engine {card.engine}=={version}: {no_image(card, hardware)}")
-    return entry.image.replace("{version}", version)
 
 
 def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:

@@ -17,7 +17,6 @@ from autotune.servers.command import (
     read_secret,
     refuse_secrets,
     resolve_references,
-    secret_sources,
 )
 from autotune.servers.watchdog import mask_file
 
@@ -90,21 +89,6 @@ def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_secret("MY_KEY", None, "--api-key") == "from-environment"
     assert read_secret(None, "key", "--api-key") == "from-file"
-    kept = secret_sources("external:http://h:1", None, "key", None, foreign=True, launches=False)
-    assert kept == {"api_key_env": None, "api_key_file": str(file), "hf_token_file": None}
-    (tmp_path / "empty").touch()
-    for on, variable, path, token, words in (
-        ("external:http://h:1", "NO_SUCH", None, None, "is not set"),
-        ("external:http://h:1", None, "no-such", None, "cannot be read"),
-        ("external:http://h:1", None, "empty", None, "is empty"),
-        ("external:http://h:1", "MY_KEY", "key", None, "mutually exclusive"),
-        ("process", "MY_KEY", None, None, "--engine-arg"),
-        ("simulator", None, None, "key", "runs on simulator"),
-        ("process", None, None, "no-such", "--hf-token-file no-such"),
-    ):
-        foreign = on.startswith("external:")
-        with pytest.raises(BadInput, match=words):
-            secret_sources(on, variable, path, token, foreign=foreign, launches=on == "process")
 
 
 @given(

@@ -13,6 +13,7 @@ recorded     recorded launches: a table in the search's order, or a bundled stud
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,7 @@ from autotune.load.capacity.judge import LOOKS
 from autotune.load.metrics.formulas import without_capacity
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics
 from autotune.load.workloads import load_workload
+from autotune.servers.command import read_secret
 from autotune.tuner.study.loads import check_free
 from autotune.tuner.study.options import RunOptions, VerifyOptions
 from autotune.tuner.study.recommendation import Exclusion, Recommendation
@@ -231,6 +233,37 @@ class Backend(ABC):
             raise BadInput(f"--noise {asked:g}: launches on {self.on} already have noise")
         return asked if asked is not None else self.noise_by_default or 0.0
 
+    def secret_sources(self, options: RunOptions) -> dict[str, str | None]:
+        """Name the sources of a study's secrets for its spec, by absolute paths, for a resume from
+        another folder.
+
+        Raises `BadInput` for a source that is not there, or that the study has no use for: a key is
+        for a server of somebody else's, a token for one that the study launches.
+        """
+        key, token = (options.api_key_env, options.api_key_file), options.hf_token_file
+        if None not in key:
+            raise BadInput(
+                "--api-key-env and --api-key-file are mutually exclusive: a server has one key"
+            )
+        if key != (None, None) and not self.foreign:
+            raise BadInput(
+                "--api-key-env and --api-key-file are for --on external:URL, but this study runs "
+                f"on {self.on}; a server that autotune launches takes its key from the command, "
+                "e.g. --engine-arg vllm='--api-key ${NAME}'"
+            )
+        if token is not None and not self.launches:
+            raise BadInput(
+                "--hf-token-file is for servers that autotune launches, but this study runs on "
+                f"{self.on}"
+            )
+        read_secret(*key, "--api-key")
+        read_secret(None, token, "--hf-token")
+        return {
+            "api_key_env": options.api_key_env,
+            "api_key_file": _absolute(options.api_key_file),
+            "hf_token_file": _absolute(token),
+        }
+
     def measurable(
         self, spec: StudySpec, rungs: tuple[int, ...], library: Library
     ) -> tuple[tuple[int, ...], Sequence[str]]:
@@ -305,6 +338,10 @@ class Backend(ABC):
     def conclusion(self, spec: StudySpec, recommendation: Recommendation) -> str:
         """Compare the recommendation with a recorded one in a sentence; empty without one."""
         return ""
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
 def backend_of(spec: StudySpec) -> Backend:

@@ -55,10 +55,10 @@ from autotune.servers.command import cache_variables, read_secret, with_known_po
 from autotune.servers.docker import DockerLauncher
 from autotune.servers.docker_run import (
     asked_images,
-    choose_images,
     fetch_images,
-    image_of_version,
+    image_of,
     in_container,
+    newest_image,
     no_image,
     version_of,
 )
@@ -595,8 +595,19 @@ class Docker(LaunchingBackend):
         asked = asked_images(texts, library)
         for name, version in versions.items():
             if name not in asked:
-                asked[name] = image_of_version(library.engine(name), hardware, version)
-        return choose_images(asked, cards, hardware, library)
+                card = library.engine(name)
+                known = image_of(card, hardware, version)
+                if known is None:
+                    raise BadInput(f"--engine {name}=={version}: {no_image(card, hardware)}")
+                asked[name] = known.image.replace("{version}", version)
+        chosen: dict[str, tuple[str, str]] = {}
+        for card in cards:
+            if image := asked.get(card.engine):
+                version = version_of(image, engine(card.engine, library), hardware)
+                chosen[card.engine] = version, image
+            elif newest := newest_image(card, hardware):
+                chosen[card.engine] = newest
+        return chosen
 
     def version_of(self, kind: Engine, spec: StudySpec) -> str:
         image = spec.images.get(kind.name)

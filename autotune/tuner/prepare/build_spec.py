@@ -24,7 +24,7 @@ from autotune.engines.schema import EngineCard
 from autotune.load.metrics.table import ENERGY
 from autotune.load.workloads import load_workload, with_speedup
 from autotune.node.calibration import calibration_in
-from autotune.servers.command import refuse_secrets, secret_sources
+from autotune.servers.command import refuse_secrets
 from autotune.servers.docker_run import asked_images
 from autotune.tuner.accuracy.check import check_of
 from autotune.tuner.backends import Backend, backend_named
@@ -98,14 +98,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         space=str(options.space.resolve()) if options.space else None,
         **asked_load(options),
         **_accuracy(options.accuracy, backend),
-        **secret_sources(
-            backend.on,
-            options.api_key_env,
-            options.api_key_file,
-            options.hf_token_file,
-            foreign=backend.foreign,
-            launches=backend.launches,
-        ),
+        **backend.secret_sources(options),
     )
     spec = backend.from_file(spec, options, library) or _served(
         spec, options, backend, library, notify

@@ -138,3 +138,33 @@ def test_nobody_else_asks_where_trials_run() -> None:
         "verify.py",
         "outputs/report/outcome.py",
     }
+
+
+def test_the_sources_of_secrets_are_kept_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("from-file\n")
+    (tmp_path / "empty").touch()
+    monkeypatch.setenv("MY_KEY", "from-environment")
+    monkeypatch.chdir(tmp_path)
+
+    def sources(
+        on: str, variable: str | None, path: str | None, token: str | None
+    ) -> dict[str, str | None]:
+        options = RunOptions(api_key_env=variable, api_key_file=path, hf_token_file=token)
+        return backend_named(on).secret_sources(options)
+
+    kept = sources("external:http://h:1", None, "key", None)
+    assert kept == {"api_key_env": None, "api_key_file": str(file), "hf_token_file": None}
+    for on, variable, path, token, words in (
+        ("external:http://h:1", "NO_SUCH", None, None, "is not set"),
+        ("external:http://h:1", None, "no-such", None, "cannot be read"),
+        ("external:http://h:1", None, "empty", None, "is empty"),
+        ("external:http://h:1", "MY_KEY", "key", None, "mutually exclusive"),
+        ("process", "MY_KEY", None, None, "--engine-arg"),
+        ("simulator", None, None, "key", "runs on simulator"),
+        ("process", None, None, "no-such", "--hf-token-file no-such"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            sources(on, variable, path, token)
