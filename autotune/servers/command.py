@@ -173,10 +173,12 @@ def read_secret(variable: str | None, file: str | None, option: str) -> str | No
     """Read a secret from the variable or file named by options of this prefix; None for neither.
     Raises `BadInput`."""
     if variable is not None:
-        where, without = f"{option}-env {variable}", "this environment variable is not set"
+        where = f"{option}-env {variable}"
+        without = "this environment variable is not set"
         value = os.environ.get(variable, "").strip()
     elif file is not None:
-        where, without = f"{option}-file {file}", "the file is empty"
+        where = f"{option}-file {file}"
+        without = "the file is empty"
         try:
             value = Path(file).expanduser().read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:

@@ -109,7 +109,8 @@ class ContainerServer(ProcessServer):
         return super()._explain_exit(128 - code if 128 < code < 192 else code)
 
     def _end(self) -> StopReport:
-        report, request = super()._end(), self._request
+        report = super()._end()
+        request = self._request
         # The watchdog does not know that there was a container, which a daemon that is gone for now
         # may have left.
         in_doubt = (

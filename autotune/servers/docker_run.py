@@ -293,10 +293,8 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
     done = run_program([docker_program(), *asking, *distributions], 120.0)
     version = told_version(done.stdout)
     if version is None:
-        why, wanted = (
-            _last_line(done.stderr) or f"exit code {done.returncode}",
-            " or ".join(distributions),
-        )
+        why = _last_line(done.stderr) or f"exit code {done.returncode}"
+        wanted = " or ".join(distributions)
         raise BadInput(
             f"--image {image}: its tag names no version, and its {wanted} version is unknown ({why}); "
             "use a tag that names the version"

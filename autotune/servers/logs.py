@@ -112,7 +112,8 @@ class Progress:
     """
 
     def __init__(self, path: Path, offset: int, ours: Sequence[str]) -> None:
-        self._path, self._read = path, offset
+        self._path = path
+        self._read = offset
         self._ours = [text.encode() for text in ours]
         self._bytes = 0
 
@@ -121,7 +122,8 @@ class Progress:
             size = stream.seek(0, 2)
             # Nobody reads as fast as a server may print; so much is progress, whatever is in it.
             unread = max(0, size - self._read - END_BYTES)
-            self._read, self._bytes = self._read + unread, self._bytes + unread
+            self._read += unread
+            self._bytes += unread
             stream.seek(self._read)
             while self._read < size and (data := stream.read(_BLOCK_BYTES)):
                 self._read += len(data)
@@ -282,7 +284,8 @@ def _from_pattern(pattern: LogPattern, match: re.Match[str], phase: Phase | None
 
 def _best_line(lines: Iterator[str]) -> str:
     """Return the first exception, else the first error, else the last line."""
-    error, last = "", ""
+    error = ""
+    last = ""
     for line in lines:
         last = line or last
         if _HARMLESS.search(line):

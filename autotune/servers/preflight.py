@@ -126,7 +126,8 @@ def busy(gpu: Gpu) -> str:
     """Report a busy GPU and its processes; empty if it is idle."""
     if not gpu.busy_pids and gpu.memory_used_bytes <= IDLE_BYTES:
         return ""
-    used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)
+    used = _gb(gpu.memory_used_bytes)
+    total = _gb(gpu.memory_total_bytes)
     return (
         f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
     )

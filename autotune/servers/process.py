@@ -169,15 +169,21 @@ class ProcessServer(Server):
         timeouts: ShutdownTimeouts,
         api_key: str | None,
     ) -> None:
-        self._request, self._lease, self._card, self._timeouts = request, lease, card, timeouts
+        self._request = request
+        self._lease = lease
+        self._card = card
+        self._timeouts = timeouts
         self._watchdog = WatchdogClient(request, [lock.fileno() for lock in lease.locks])
         self._members = Membership(request.marker, self._watchdog.leader, self._watchdog.pid)
         self._pids: tuple[int, ...] = (self._watchdog.leader,)
         self._failure: Failure | None = None
         self._report: StopReport | None = None
         self.url = f"http://{LOOPBACK}:{lease.port}"
-        self.title, self.health, self.api_key = card.title, card.serving.health, api_key
-        self.log, self.log_offset = Path(request.log), request.log_offset
+        self.title = card.title
+        self.health = card.serving.health
+        self.api_key = api_key
+        self.log = Path(request.log)
+        self.log_offset = request.log_offset
         self._log_growth = Progress(self.log, self.log_offset, (self.health, *PATHS))
         self.secrets = frozenset(request.secrets)
 
@@ -346,7 +352,8 @@ def among_visible(own: Mapping[str, str]) -> dict[str, str]:
     chosen = visible()
     if chosen is None or not own:
         return dict(own)
-    (variable, seen), (numbers,) = chosen, own.values()
+    variable, seen = chosen
+    (numbers,) = own.values()
     places = [int(number) for number in numbers.split(",")]
     if max(places) >= len(seen):
         raise BadInput(

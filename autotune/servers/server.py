@@ -147,7 +147,8 @@ class Server(ABC):
         outcome, usage = whole_answer(answer.content)
         # A token's text may be empty.
         if answer.is_success and outcome.ok and (usage is None or usage[1] > 0):
-            self.model, self.generated = model, True
+            self.model = model
+            self.generated = True
         broken = answer.is_server_error and answer.status_code != httpx.codes.SERVICE_UNAVAILABLE
         self._broken_answers = self._broken_answers + 1 if broken else 0
         refused = answer.is_client_error and answer.status_code not in _LATER
@@ -162,14 +163,16 @@ class Clock:
     """Time limits of a start: in total, and without progress."""
 
     def __init__(self, timeouts: StartupTimeouts, progress: int) -> None:
-        self._timeouts, self._seen = timeouts, progress
+        self._timeouts = timeouts
+        self._seen = progress
         self._began = self._last_progress = time.monotonic()
 
     def problem(self, progress: int) -> str:
         """Describe the exceeded time limit, after the server's title; empty for none."""
         now = time.monotonic()
         if progress != self._seen:
-            self._seen, self._last_progress = progress, now
+            self._seen = progress
+            self._last_progress = now
         if now - self._began > self._timeouts.total_s:
             return f"was not ready after {self._timeouts.total_s:g} s"
         if now - self._last_progress > self._timeouts.silence_s:
@@ -217,11 +220,15 @@ class Replicas(Server):
     """
 
     def __init__(self, servers: Sequence[Server]) -> None:
-        first, self._servers = servers[0], servers
+        first = servers[0]
+        self._servers = servers
         self.url = ",".join(server.url for server in servers)
-        self.title, self.health, self.api_key = first.title, first.health, first.api_key
+        self.title = first.title
+        self.health = first.health
+        self.api_key = first.api_key
         self.secrets = frozenset().union(*(server.secrets for server in servers))
-        self.log, self.log_offset = first.log, first.log_offset
+        self.log = first.log
+        self.log_offset = first.log_offset
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -265,7 +272,9 @@ def connect(url: str, names: Sequence[str], api_key: str | None = None) -> Exter
     with ServerClient(target, _EXTERNAL_ANSWER_S) as client:
         name, root = client.served_as(names)
         server = ExternalServer(target, name)
-        server.root, server.emulated, server.owner = root, client.emulated(), client.owner()
+        server.root = root
+        server.emulated = client.emulated()
+        server.owner = client.owner()
         answer = client.get_json("/version")
         if isinstance(answer, dict):
             server.version = str(answer.get("version", ""))
@@ -287,7 +296,8 @@ class ExternalServer(Server):
 
     def __init__(self, target: Target, model: str) -> None:
         self.url = self.title = target.url
-        self.model, self.api_key = model, target.api_key
+        self.model = model
+        self.api_key = target.api_key
         if target.api_key is not None:
             self.secrets = frozenset({target.api_key})
 

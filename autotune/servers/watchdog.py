@@ -61,7 +61,8 @@ END_BYTES = 32 * 2**20
 """Bytes stored of each end of a log: the start explains a failed start, the end a crash under
 load."""
 _LINE_BYTES = 2**16  # Bytes up to which a line stays whole at the cut of a log; a longer one is cut
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_KEEP_SIZE = 1
+_PUNCH_HOLE = 2
 _LIBC = ctypes.CDLL(None)
 _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
@@ -320,7 +321,8 @@ def free_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None
     The first `offset` bytes, which the log held before this launch, are left.
     """
     with contextlib.suppress(OSError), path.open("r+b") as file:
-        begin, stop = offset + end_bytes, os.fstat(file.fileno()).st_size - end_bytes
+        begin = offset + end_bytes
+        stop = os.fstat(file.fileno()).st_size - end_bytes
         if stop > begin:
             _LIBC.fallocate(file.fileno(), _KEEP_SIZE | _PUNCH_HOLE, begin, stop - begin)
 
@@ -351,7 +353,8 @@ def _cut(file: BinaryIO, offset: int, end_bytes: int) -> tuple[int, bytes] | Non
     The cut is between lines: a secret that is known by half could not be masked.
     """
     size = os.fstat(file.fileno()).st_size
-    begin, resume = offset + end_bytes, size - end_bytes
+    begin = offset + end_bytes
+    resume = size - end_bytes
     if resume <= begin:
         return None
     near = min(_LINE_BYTES, end_bytes)

@@ -82,7 +82,8 @@ def _missing_of(
         environment = {
             name: value for name, value in environment.items() if not name.endswith("_HUB_CACHE")
         }
-    hub, revision = Path(place) if place else hub_folder(environment), command.args.get("revision")
+    hub = Path(place) if place else hub_folder(environment)
+    revision = command.args.get("revision")
     options = [] if hub == hub_folder(os.environ) else [f"--cache-dir={hub}"]
     options += [f"--revision={revision}"] if revision else []
     folders = snapshots(hub, command.model, revision or "main")
@@ -160,10 +161,8 @@ def hub_folder(environment: Mapping[str, str]) -> Path:
 def snapshots(hub: Path, model_id: str, revision: str = "main") -> list[Path]:
     """List the folders that may be a model's revision: its commit's, or all if ``main`` has no
     known commit."""
-    folder, commit = (
-        hub / f"models--{model_id.replace('/', '--')}",
-        "*" if revision == "main" else revision,
-    )
+    folder = hub / f"models--{model_id.replace('/', '--')}"
+    commit = "*" if revision == "main" else revision
     with suppress(OSError):
         commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
     return sorted(folder.glob(f"snapshots/{commit}"))

@@ -195,7 +195,8 @@ class Backend(ABC):
     ) -> tuple[Trial, Speculation | None]:
         """Return a trial as launched, and its forced acceptance; no other command has the
         switches."""
-        version, command = trial.engine_version, trial.command
+        version = trial.engine_version
+        command = trial.command
         random_weights = trial.role is Role.RANDOM_WEIGHTS
         drafted = trial.configuration.knobs.get("speculative_tokens")
         speculation = self.speculation(spec, kind, version, drafted, library, random_weights)
@@ -240,7 +241,8 @@ class Backend(ABC):
         Raises `BadInput` for a source that is not there, or that the study has no use for: a key is
         for a server of somebody else's, a token for one that the study launches.
         """
-        key, token = (options.api_key_env, options.api_key_file), options.hf_token_file
+        key = (options.api_key_env, options.api_key_file)
+        token = options.hf_token_file
         if None not in key:
             raise BadInput(
                 "--api-key-env and --api-key-file are mutually exclusive: a server has one key"

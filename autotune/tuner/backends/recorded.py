@@ -233,11 +233,13 @@ def _translated_values(table: Table, library: Library) -> Iterator[str]:
     cells = dict.fromkeys(
         (c.engine, *cell) for c in table.configurations for cell in c.knobs.items()
     )
-    taken, unknown = list[str](), dict[str, None]()
+    taken = list[str]()
+    unknown = dict[str, None]()
     for name, column, value in cells:
         with suppress(UnknownName):
             card = library.engine(name)
-            means, knob = card.in_own_words({column: value}).get(column), card.knobs.get(column)
+            means = card.in_own_words({column: value}).get(column)
+            knob = card.knobs.get(column)
             here = f"{name}'s {column}"
             if means is not None and column != VERSION and (knob is None or knob.refuses(means)):
                 unknown[here if knob is None else f"{here} {cell_text(value)}"] = None
@@ -264,7 +266,8 @@ def parse_setting(table: Table, text: str, option: str, library: Library) -> tup
     values = dict.fromkeys(value_at(configuration, name) for configuration in table.configurations)
     equal = [value for value in values if wanted == ("" if value is None else cell_text(value))]
     # 8.0 and TRUE are not how we write them, but what somebody may type.
-    typed, lower = parse_value(wanted), wanted.lower()
+    typed = parse_value(wanted)
+    lower = wanted.lower()
     equal = equal or [
         v for v in values if same_value(v, typed) or (isinstance(v, str) and v.lower() == lower)
     ]
@@ -305,7 +308,8 @@ def candidates_of(
     _check_metrics(spec, table, listed)
     items = tuple(Candidate(c, table.repeats[table.key(c)][0].engine_version) for c in listed)
     position = next(i for i, c in enumerate(listed) if c is baseline)
-    context, pinned = spec.context(""), spec.pins.get("context_length")
+    context = spec.context("")
+    pinned = spec.pins.get("context_length")
     promised = Promised(admitted(baseline, context), pinned if isinstance(pinned, int) else 0)
     marks = {
         name: promises_of(kind.card, context_of_commands, baseline.knobs, spec.pins)
@@ -481,7 +485,8 @@ def command_of(
     knobs of it or options of its parser; and read back, it must say what the row says. Rows without
     a version are of the context's.
     """
-    configuration, version = candidate.configuration, candidate.engine_version
+    configuration = candidate.configuration
+    version = candidate.engine_version
     if configuration in recorded:
         return recorded[configuration]
     if configuration.engine in known:
@@ -707,13 +712,12 @@ def _space(spec: StudySpec, kind: Engine, context: Context) -> EngineSpace:
 def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines) -> CandidateSet:
     """Return candidates, recorded of the simulated node, with those that have a setting which it
     does not read."""
-    rows, spaces = (
-        {i: one.configuration for i, one in enumerate(candidates.items)},
-        dict[str, EngineSpace](),
-    )
+    rows = {i: one.configuration for i, one in enumerate(candidates.items)}
+    spaces = dict[str, EngineSpace]()
     for name, (kind, context) in known.items():
         mine = [one for one in rows.values() if one.engine == name]
-        space, base = with_unread(_space(spec, kind, context), mine), rows[candidates.baseline]
+        space = with_unread(_space(spec, kind, context), mine)
+        base = rows[candidates.baseline]
         # A value that all have was chosen by the user, or is the engine's.
         varied = frozenset(n for n in space.unread if len({one.knobs.get(n) for one in mine}) > 1)
         space = replace(space, unread=varied)

@@ -329,7 +329,8 @@ class Launched:
         self, trial: Trial, kind: Engine, node: Node, times_s: dict[str, float]
     ) -> TrialResult:
         """Launch the trial's server once, load it, and stop it."""
-        spec, folder = self.spec, self.folder / "trials" / f"{trial.number:04d}"
+        spec = self.spec
+        folder = self.folder / "trials" / f"{trial.number:04d}"
         memory_before = node.used()
         launched, speculation = self.backend.forcing(spec, trial, kind, self.library)
         self.notify(Stage(trial.number, "starting"))
@@ -567,7 +568,8 @@ class Process(LaunchingBackend):
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
         # Kernels belong to the engine that is there, not to the known version whose table stands
         # for it.
-        installed, command = run.spec.installed.get(card.engine), trial.command
+        installed = run.spec.installed.get(card.engine)
+        command = trial.command
         version = installed.version if installed else trial.engine_version
         # Not part of what is recommended: a person has caches of their own.
         caches = cache_variables(
@@ -639,7 +641,8 @@ class Emulator(LaunchingBackend):
 
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
         """Wrap an engine's command in ``autotune emulate``."""
-        spec, command = run.spec, trial.command
+        spec = run.spec
+        command = trial.command
         options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml"]
         options += ["--gpus", str(spec.gpus // command.replicas)]
         options += ["--engine-version", trial.engine_version, "--startup-s", str(self.startup_s)]
@@ -762,9 +765,11 @@ class External(ServerBackend):
             )
             asked = effective(kind.card, kind.knobs(parsed, context), context)
         told, ran = parse_reported(kind, asked, context, sources)
-        left, others = list[str](), list[str]()
+        left = list[str]()
+        others = list[str]()
         for name in told:
-            wanted, value = asked.knobs[name], ran.knobs[name]
+            wanted = asked.knobs[name]
+            value = ran.knobs[name]
             setting = f"{name} {_word(value)}"
             if value == wanted:
                 continue

@@ -72,7 +72,8 @@ class Simulator(Backend):
     def announcement(
         self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
     ) -> str:
-        node, local = f"{spec.gpus}×{spec.hardware.name}", spec.hardware.name == LOCAL
+        node = f"{spec.gpus}×{spec.hardware.name}"
+        local = spec.hardware.name == LOCAL
         no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
         why = {None: "as at the start of the study", self.on: "as requested"}.get(
             options.on if options else None, no_node
@@ -91,7 +92,8 @@ class Simulated:
     def __call__(self, trial: Trial) -> TrialResult:
         started_at = timestamp()
         spec = self.spec
-        backend, kind = backend_of(spec), engine(trial.configuration.engine, self.library)
+        backend = backend_of(spec)
+        kind = engine(trial.configuration.engine, self.library)
         loads = loads_of(spec, trial, self.library, backend.looks, backend.confirms)
         longest = max(load.workload.longest_request for load in loads)
         context = spec.context(trial.engine_version, longest)

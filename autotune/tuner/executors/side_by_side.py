@@ -59,7 +59,8 @@ def shares_of(
     # An emulated node's GPUs have nobody else on them.
     known = present() if backend.on_gpus else ()
     indices = [gpu.index for gpu in known] if backend.on_gpus else range(spec.hardware.gpus)
-    numbers, count = _among_visible(indices), spec.gpus
+    numbers = _among_visible(indices)
+    count = spec.gpus
     whole = [tuple(numbers[i : i + count]) for i in range(0, len(numbers) - count + 1, count)]
     most = min(most_places - 1, most_at_once(spec.executor) or len(whole))
     if min(len(whole), most) < 2:
@@ -218,7 +219,9 @@ class SideBySideExecutor(Executor):
     def _lost(self, place: str) -> Launch:
         """Return a launch whose process was killed from outside; the next one gets a new
         process."""
-        worker, trial, share = self._worker(place), self._running.pop(place), self._shares[place]
+        worker = self._worker(place)
+        trial = self._running.pop(place)
+        share = self._shares[place]
         worker.process.terminate()
         worker.wait()
         self._workers[share] = _Worker(self._setup, share)
@@ -233,7 +236,8 @@ class SideBySideExecutor(Executor):
 
     def close(self) -> None:
         """End the running trials and their servers."""
-        workers, self._workers = self._workers, {}
+        workers = self._workers
+        self._workers = {}
         for worker in workers.values():
             worker.process.terminate()
         for worker in workers.values():

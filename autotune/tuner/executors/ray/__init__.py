@@ -55,7 +55,8 @@ NOTICE_S = 5.0
 """Seconds by which Ray reports a lost process before its lost node."""
 WAIT_S = 60.0
 """Seconds of waiting for GPUs used outside autotune before a message."""
-TRIAL_FOLDER, TUNE_FOLDER = "autotune-trial", "autotune-ray"
+TRIAL_FOLDER = "autotune-trial"
+TUNE_FOLDER = "autotune-ray"
 """Prefixes of the folders of running trials, and of Ray Tune's files."""
 _THREADS = "OMP_NUM_THREADS"
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
@@ -336,9 +337,12 @@ class RayExecutor(Executor):
         needs: Sequence[int],
         most_nodes: int,
     ) -> None:
-        self._setup, self._least, self._most = setup, min(needs, default=1), max(needs, default=1)
+        self._setup = setup
+        self._least = min(needs, default=1)
+        self._most = max(needs, default=1)
         self._pool = NodePool(most_nodes)
-        self._cluster, self._closed = Cluster(address, own_cluster, setup.spec), False
+        self._cluster = Cluster(address, own_cluster, setup.spec)
+        self._closed = False
         try:
             self._cluster.check(needs)
             self._refresh()
@@ -355,7 +359,8 @@ class RayExecutor(Executor):
         self._lost: list[str] = []
         self._losses: dict[str, tuple[int, int]] = {}
         self._serial = itertools.count(1)
-        used, unused = self._pool.used, self._pool.unused
+        used = self._pool.used
+        unused = self._pool.unused
         setup.notify(
             f"Ray: trials run on {', '.join(f'{node.name} ({node.gpus} GPUs)' for node in used)}"
         )
@@ -511,7 +516,8 @@ class RayExecutor(Executor):
         if task is None:
             return
         self._forget(task)
-        name, trial = task.node.name, task.trial
+        name = task.node.name
+        trial = task.trial
         count, latest = self._losses.get(name, (0, 0))
         # Count simultaneous losses once, and none for a node that is gone.
         if not self._is_gone(task.node) and task.serial >= latest:

@@ -107,7 +107,8 @@ class Cluster:
         """List the current nodes with the study's hardware."""
         self.check_head()
         infos = _node_infos()
-        names, kind = names_of(infos), self._spec.hardware.name
+        names = names_of(infos)
+        kind = self._spec.hardware.name
         return [
             Node(
                 names[info["NodeID"]],
@@ -132,7 +133,8 @@ class Cluster:
                 f"no node of the Ray cluster has {name}: {seen}. On each such node: "
                 f"ray start --address HOST:PORT --num-gpus {self._spec.hardware.gpus} --resources '{{\"{name}\": 1}}'"
             )
-        largest, most = max(node.gpus for node in nodes), max(needs, default=1)
+        largest = max(node.gpus for node in nodes)
+        most = max(needs, default=1)
         if largest < most:
             raise BadInput(
                 f"a candidate needs {most} GPUs on one node, but the largest {self._spec.hardware.name} node of the "
@@ -206,7 +208,8 @@ class VersionCheck:
         return version.done() or time.monotonic() - since_s >= VERSION_S
 
     def _problem(self, node: Node) -> str:
-        version, name = self._answers[node.node_id][0], f"node {node.name} of the Ray cluster"
+        version = self._answers[node.node_id][0]
+        name = f"node {node.name} of the Ray cluster"
         if not version.done():
             return f"{name} has not answered for {VERSION_S:g} s"
         error = version.exception()
@@ -447,7 +450,8 @@ def names_of(infos: Sequence[NodeInfo]) -> dict[str, str]:
     alive = Counter((host_of(info), info["NodeName"]) for info in infos if info["Alive"])
     names = {}
     for info in infos:
-        host, ray_name = host_of(info), str(info["NodeName"])
+        host = host_of(info)
+        ray_name = str(info["NodeName"])
         name = host if hosts[host] == 1 else ray_name
         names[info["NodeID"]] = (
             name if alive[host, ray_name] <= 1 else f"{name}-{info['NodeID'][:6]}"
