@@ -45,15 +45,27 @@ def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) ->
             kept.append(word)
         elif not equals:
             next(words, None)
-    needed = [word for word in serving.arguments if word not in kept]
-    return (*kept, *needed, *(word for setting in address.items() for word in setting))
+    return (
+        *kept,
+        *[word for word in serving.arguments if word not in kept],
+        *(word for setting in address.items() for word in setting),
+    )
 
 
 def with_known_ports(card: EngineCard, flags: Collection[str]) -> EngineCard:
     """Return the options of a card for ports that a version has."""
-    known = {flag: distance for flag, distance in card.serving.port_flags.items() if flag in flags}
     return card.model_copy(
-        update={"serving": card.serving.model_copy(update={"port_flags": known})}
+        update={
+            "serving": card.serving.model_copy(
+                update={
+                    "port_flags": {
+                        flag: distance
+                        for flag, distance in card.serving.port_flags.items()
+                        if flag in flags
+                    }
+                }
+            )
+        }
     )
 
 
@@ -230,8 +242,11 @@ def resolve_references(
         values.add(environment[name])
         return f"{prefix}{environment[name]}"
 
-    env = {name: fill(value) for name, value in command.env.items()}
-    given = replace(command, argv=tuple(map(fill, command.argv)), env=env)
+    given = replace(
+        command,
+        argv=tuple(map(fill, command.argv)),
+        env={name: fill(value) for name, value in command.env.items()},
+    )
     return given, values | redact.secrets_in(given.argv, given.env)
 
 

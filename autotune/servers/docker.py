@@ -62,16 +62,19 @@ class ContainerServer(ProcessServer):
     def _inspect(self, form: str) -> str:
         """Return the answer of ``docker inspect``; empty for none."""
         request = self._request
-        words = [
-            request.docker,
-            "inspect",
-            "--type",
-            "container",
-            "--format",
-            form,
-            container_name(request.marker),
-        ]
-        done = run_program(words, _INSPECT_S, request.env)
+        done = run_program(
+            [
+                request.docker,
+                "inspect",
+                "--type",
+                "container",
+                "--format",
+                form,
+                container_name(request.marker),
+            ],
+            _INSPECT_S,
+            request.env,
+        )
         return "" if done.returncode else done.stdout.strip()
 
     def _port_conflict(self) -> Failure | None:

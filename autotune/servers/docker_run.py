@@ -80,8 +80,11 @@ class DockerCard(Entry):
 
 @cache
 def docker_card() -> DockerCard:
-    text = files("autotune.servers").joinpath("docker.yaml").read_text(encoding="utf-8")
-    return DockerCard.model_validate(yaml.safe_load(text))
+    return DockerCard.model_validate(
+        yaml.safe_load(
+            files("autotune.servers").joinpath("docker.yaml").read_text(encoding="utf-8")
+        )
+    )
 
 
 def image_of(card: EngineCard, hardware: HardwareCard, version: str) -> ContainerImage | None:
@@ -126,8 +129,12 @@ def in_container(
     networks = [
         n.options for n in docker.networks if re.search(n.when, typed) and os.path.exists(n.device)
     ]
-    handed_over = [docker.options, docker.devices[hardware.vendor], *networks]
-    options = [word for several in handed_over for option in several for word in option]
+    options = [
+        word
+        for several in [docker.options, docker.devices[hardware.vendor], *networks]
+        for option in several
+        for word in option
+    ]
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
@@ -174,11 +181,13 @@ def models_folder(environment: Mapping[str, str]) -> str:
     home folder."""
     if environment.get("HF_HOME"):
         return environment["HF_HOME"]
-    cache = (
-        environment.get("XDG_CACHE_HOME")
-        or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
+    return str(
+        Path(
+            environment.get("XDG_CACHE_HOME")
+            or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
+        )
+        / "huggingface"
     )
-    return str(Path(cache) / "huggingface")
 
 
 def mounted_paths(argv: Sequence[str]) -> list[str]:
@@ -187,9 +196,12 @@ def mounted_paths(argv: Sequence[str]) -> list[str]:
 
     Of a snapshot in the Hugging Face cache, the model's folder: the snapshot holds links into it.
     """
-    named = [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
     # Not by the path's own method, which raises for a folder that may not be looked into.
-    present = [path for path in named if path.is_absolute() and os.path.exists(path)]
+    present = [
+        path
+        for path in [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
+        if path.is_absolute() and os.path.exists(path)
+    ]
     paths = sorted(
         {str(path.parents[1] if path.parent.name == "snapshots" else path) for path in present}
     )

@@ -96,21 +96,25 @@ class Node:
         deadline = time.monotonic() + self.settle_s
         while (held := self._held(before)) and time.monotonic() < deadline:
             self.pause(min(1.0, self.settle_s))
-        lost = sorted(set(before) - self.used().keys())
         gone = [
             f"GPU {index} was present before the launch, but its driver no longer reports it."
-            for index in lost
+            for index in sorted(set(before) - self.used().keys())
         ]
-        left = [
-            f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before[gpu.index])} before) "
-            f"{self.settle_s:g} s after the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
-            for gpu in held
-        ]
-        return " ".join(gone + left)
+        return " ".join(
+            gone
+            + [
+                f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before[gpu.index])} before) "
+                f"{self.settle_s:g} s after the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
+                for gpu in held
+            ]
+        )
 
     def _held(self, before: Mapping[int, int]) -> list[Gpu]:
-        now = [gpu for gpu in self._used_gpus() if gpu.index in before]
-        return [gpu for gpu in now if gpu.memory_used_bytes > before[gpu.index] + IDLE_BYTES]
+        return [
+            gpu
+            for gpu in [gpu for gpu in self._used_gpus() if gpu.index in before]
+            if gpu.memory_used_bytes > before[gpu.index] + IDLE_BYTES
+        ]
 
     def _used_gpus(self) -> list[Gpu]:
         present = list(self.gpus())

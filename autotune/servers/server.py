@@ -140,8 +140,11 @@ class Server(ABC):
             )
             if not model:
                 return None
-            body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
-            answer = client.post("/v1/completions", json=body, timeout=left_s)
+            answer = client.post(
+                "/v1/completions",
+                json={"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0},
+                timeout=left_s,
+            )
         except httpx.TransportError:
             return None
         outcome, usage = whole_answer(answer.content)

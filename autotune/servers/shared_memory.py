@@ -161,15 +161,20 @@ class LeftMemory:
         if FOLDER in map(os.path.realpath, paths):
             return True
         folders = {path for text in self._argv for path in _paths(text) if os.path.isdir(path)}
-        linked = (found for folder in folders for found in _files_below(folder, links=True))
-        return file.identity in {*_identities(paths), *linked}
+        return file.identity in {
+            *_identities(paths),
+            *(found for folder in folders for found in _files_below(folder, links=True)),
+        }
 
 
 def _paths(text: str) -> set[str]:
     """Return the absolute paths in a text: the whole text, the part behind its ``=``, and parts of
     a list or JSON."""
-    parts = (text, text.partition("=")[2], *_SEPARATORS.split(text))
-    return {part for part in parts if part.startswith("/") and "\0" not in part}
+    return {
+        part
+        for part in (text, text.partition("=")[2], *_SEPARATORS.split(text))
+        if part.startswith("/") and "\0" not in part
+    }
 
 
 def _identities(paths: Iterable[str], links: bool = True) -> Iterator[Identity]:

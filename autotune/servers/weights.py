@@ -66,15 +66,20 @@ def _missing_of(
     path = Path(command.model)
     place = command.args.get("download_dir")
     load_format = command.config.get("load_format") or command.args.get("load_format") or "auto"
-    foreign = any(name.endswith("_USE_MODELSCOPE") for name in environment)
-    if foreign or str(load_format).lower() not in ("auto", "safetensors"):
+    if any(name.endswith("_USE_MODELSCOPE") for name in environment) or str(
+        load_format
+    ).lower() not in ("auto", "safetensors"):
         return ""
     fetch = [_downloader(installed), "download"]
     if path.is_dir():
-        names = (
-            n for n in (model.id, *model.aliases) if MODEL_ID.fullmatch(n) and not Path(n).exists()
+        named = next(
+            (
+                n
+                for n in (model.id, *model.aliases)
+                if MODEL_ID.fullmatch(n) and not Path(n).exists()
+            ),
+            "",
         )
-        named = next(names, "")
         return _lacking([path], path, model, named, [*fetch, named, f"--local-dir={path}"])
     if path.exists() or not MODEL_ID.fullmatch(command.model) or (place and contained):
         return ""
@@ -86,8 +91,13 @@ def _missing_of(
     revision = command.args.get("revision")
     options = [] if hub == hub_folder(os.environ) else [f"--cache-dir={hub}"]
     options += [f"--revision={revision}"] if revision else []
-    folders = snapshots(hub, command.model, revision or "main")
-    return _lacking(folders, hub, model, command.model, [*fetch, command.model, *options])
+    return _lacking(
+        snapshots(hub, command.model, revision or "main"),
+        hub,
+        model,
+        command.model,
+        [*fetch, command.model, *options],
+    )
 
 
 def _lacking(

@@ -402,8 +402,9 @@ def timestamp() -> str:
 
 def noise_factor(spec: StudySpec, trial: Trial) -> float:
     """Draw a log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
-    fingerprint = int(trial.configuration.fingerprint, 16)
-    generator = np.random.default_rng([spec.seed, fingerprint, trial.launch_index])
+    generator = np.random.default_rng(
+        [spec.seed, int(trial.configuration.fingerprint, 16), trial.launch_index]
+    )
     return math.exp(spec.noise * float(generator.standard_normal()))
 
 
@@ -424,8 +425,11 @@ def _load(path: str) -> type[Backend]:
 
 def forms(*, virtual: bool) -> str:
     """List the forms of ``--on``, of all backends or of those with servers."""
-    backends = [_load(path) for path in BACKENDS.values()]
-    return ", ".join(one.form for one in backends if virtual or one.evidence not in _VIRTUAL)
+    return ", ".join(
+        one.form
+        for one in [_load(path) for path in BACKENDS.values()]
+        if virtual or one.evidence not in _VIRTUAL
+    )
 
 
 def _unknown(on: str) -> BadInput:
@@ -491,8 +495,7 @@ class ValidatedEvaluator:
             elif not _is_possible(value):
                 yield f"{name}: {objective} is {_impossible(value)}"
             elif not value > 0 and not (objective == GOODPUT and measured.get("duration")):
-                maximised = METRICS[objective].maximise
-                why = "nothing was counted" if maximised else "it was not timed"
+                why = "nothing was counted" if METRICS[objective].maximise else "it was not timed"
                 yield f"{name}: {objective} is 0: {why}"
         for name, measured in metrics.items():
             for metric, value in measured.items():

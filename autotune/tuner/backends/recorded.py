@@ -149,26 +149,33 @@ class RecordedTable(Backend):
             if name not in table.engines:
                 raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
         workloads = spec.workloads or (table.workload or "sharegpt",)
-        of_table = {
-            "table_sha256": sha256,
-            "engines": tuple(
-                EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)
-            ),
-            "workloads": workloads,
-            "pins": dict(parse_setting(table, text, "--set", library) for text in options.pins),
-            "notes": (
-                *_describe_table(options, table, workloads[0]),
-                *_translated_values(table, library),
-            ),
-        }
-        return spec.model_copy(update=of_table)
+        return spec.model_copy(
+            update={
+                "table_sha256": sha256,
+                "engines": tuple(
+                    EngineChoice(name=n, version=table.version_of(n))
+                    for n in dict.fromkeys(engines)
+                ),
+                "workloads": workloads,
+                "pins": dict(parse_setting(table, text, "--set", library) for text in options.pins),
+                "notes": (
+                    *_describe_table(options, table, workloads[0]),
+                    *_translated_values(table, library),
+                ),
+            }
+        )
 
     def measurable(
         self, spec: StudySpec, rungs: tuple[int, ...], library: Library
     ) -> tuple[tuple[int, ...], Sequence[str]]:
         table = self.table(spec.table_sha256, library)
-        curves = (metrics.get(CURVE, ()) for row in table.rows for metrics in row.metrics.values())
-        loads = {point.get("concurrency") for curve in curves for point in curve}
+        loads = {
+            point.get("concurrency")
+            for curve in (
+                metrics.get(CURVE, ()) for row in table.rows for metrics in row.metrics.values()
+            )
+            for point in curve
+        }
         measured = tuple(rung for rung in rungs if rung in loads)
         if not measured:
             raise BadInput(
@@ -178,11 +185,12 @@ class RecordedTable(Backend):
         if measured == rungs:
             return rungs, []
         missing = [rung for rung in rungs if rung not in loads]
-        note = (
-            f"{table.path}: no row is of concurrency {_listed(missing)}; "
-            f"its curves are of {_listed(measured)}"
-        )
-        return measured, [note]
+        return measured, [
+            (
+                f"{table.path}: no row is of concurrency {_listed(missing)}; "
+                f"its curves are of {_listed(measured)}"
+            )
+        ]
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         table = self.table(spec.table_sha256, library)
@@ -522,8 +530,7 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
         for name in card.on_node
         if name not in set_knobs
     }
-    knobs = kind.default_knobs(context, {**unset, **set_knobs})
-    configuration = Configuration(kind.name, knobs)
+    configuration = Configuration(kind.name, kind.default_knobs(context, {**unset, **set_knobs}))
     plain = kind.parse(kind.command(configuration, context), context.version)
     words: list[str] = []
     for name, value in options.items():
@@ -666,11 +673,14 @@ class RecordedBundle(RecordedTable):
             launch.result.origin.predicted for launch in recorded
         ):
             candidates = _with_unseen(spec, candidates, known)
-        commands = {launch.trial.configuration: launch.trial.command for launch in recorded}
         return OwnCandidates(
             candidates,
             known,
-            partial(command_of, commands, known),
+            partial(
+                command_of,
+                {launch.trial.configuration: launch.trial.command for launch in recorded},
+                known,
+            ),
             bundle.known.excluded,
             recorded,
         )
@@ -701,12 +711,16 @@ def candidates_for(bundle: Bundle, spec: StudySpec, library: Library) -> Candida
 
 def _space(spec: StudySpec, kind: Engine, context: Context) -> EngineSpace:
     """Return an engine of a replayed study, which has no candidates of its own."""
-    pins = {
-        name: value
-        for name, value in spec.pins.items()
-        if name in kind.card.knobs and value != AUTO
-    }
-    return EngineSpace(kind, context, Enumeration(), pins)
+    return EngineSpace(
+        kind,
+        context,
+        Enumeration(),
+        {
+            name: value
+            for name, value in spec.pins.items()
+            if name in kind.card.knobs and value != AUTO
+        },
+    )
 
 
 def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines) -> CandidateSet:
@@ -719,8 +733,12 @@ def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines)
         space = with_unread(_space(spec, kind, context), mine)
         base = rows[candidates.baseline]
         # A value that all have was chosen by the user, or is the engine's.
-        varied = frozenset(n for n in space.unread if len({one.knobs.get(n) for one in mine}) > 1)
-        space = replace(space, unread=varied)
+        space = replace(
+            space,
+            unread=frozenset(
+                n for n in space.unread if len({one.knobs.get(n) for one in mine}) > 1
+            ),
+        )
         spaces[name] = space.holding(base) if base.engine == name else space
     return replace(candidates, unseen=unseen(rows, spaces))
 

@@ -170,8 +170,10 @@ def compare_reported(
     told, ran = parse_reported(
         engine, asked, context, {source.name: source.settings for source in sources}
     )
-    origin = " and ".join(dict.fromkeys(source.origin for source in sources))
-    resolved = replace(compare(engine, asked, context, trial.command, ran), source=origin)
+    resolved = replace(
+        compare(engine, asked, context, trial.command, ran),
+        source=" and ".join(dict.fromkeys(source.origin for source in sources)),
+    )
     # A server of somebody else's knows nothing of the command.
     all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
     document = {
@@ -184,8 +186,10 @@ def compare_reported(
         "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
     }
     make_trial_folder(folder)
-    masked = json.dumps(redact.document(document, all_secrets), indent=1, default=str)
-    write_atomically(folder / FILE_NAME, masked + "\n")
+    write_atomically(
+        folder / FILE_NAME,
+        json.dumps(redact.document(document, all_secrets), indent=1, default=str) + "\n",
+    )
     return resolved if told else None
 
 
@@ -344,9 +348,16 @@ class Launched:
                 failure = server.wait_ready(self.startup)
                 pids = server.pids
                 # Knobs are resolved by the node, and the longest request of all workloads.
-                context = context_of(spec, trial.engine_version, self.library)
                 resolved, served = (
-                    (None, {}) if failure else read_back(server, kind, trial, context, folder)
+                    (None, {})
+                    if failure
+                    else read_back(
+                        server,
+                        kind,
+                        trial,
+                        context_of(spec, trial.engine_version, self.library),
+                        folder,
+                    )
                 )
             if failure:
                 result = self._failed(failure)
@@ -410,8 +421,7 @@ class Launched:
             times_s["warmup"] += measurement.warm_up_s
             # Without the engine's draft counters, use the client's.
             drafted = trial.configuration.knobs.get("speculative_tokens")
-            logs = [one.log for one in measurement.logs]
-            accepted = accepted_by_events(logs) if drafted else {}
+            accepted = accepted_by_events([one.log for one in measurement.logs]) if drafted else {}
             load.add(metrics, {**accepted, **measurement.metrics}, measurement.invalid)
             try:
                 self._keep(measurement, server, folder, load.name)
@@ -421,8 +431,11 @@ class Launched:
                 )
             if measurement.invalid and not load.rung:
                 problem = f"{load.of}: {measurement.invalid}"
-                failure = Failure(FailureKind.INFRASTRUCTURE, problem)
-                return replace(complete, state=State.INVALID, failure=failure)
+                return replace(
+                    complete,
+                    state=State.INVALID,
+                    failure=Failure(FailureKind.INFRASTRUCTURE, problem),
+                )
             if measurement.failure and not measurement.invalid:
                 return self._refused(server, f"{load.of}: {measurement.failure}")
             if measurement.died and len(loads) == 1 and not trial.wants_answers:
@@ -441,8 +454,9 @@ class Launched:
 
     def _refused(self, server: Server, problem: str) -> TrialResult:
         """Explain failed requests: by the server's death, if it died of them."""
-        died = server.failure(within_s=DEATH_S)
-        return self._failed(died or Failure(FailureKind.LOAD_ERRORS, problem))
+        return self._failed(
+            server.failure(within_s=DEATH_S) or Failure(FailureKind.LOAD_ERRORS, problem)
+        )
 
     def _answers(
         self, server: Server, trial: Trial, target: Target, complete: TrialResult
@@ -461,8 +475,11 @@ class Launched:
         except BadInput as error:
             if trial.number == 0:
                 raise
-            failure = Failure(FailureKind.INFRASTRUCTURE, str(error))
-            return replace(complete, state=State.INVALID, failure=failure)
+            return replace(
+                complete,
+                state=State.INVALID,
+                failure=Failure(FailureKind.INFRASTRUCTURE, str(error)),
+            )
 
     def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
         """Write the result of one load next to the log, and its requests to a separate file."""
@@ -476,8 +493,9 @@ class Launched:
         }
         requests = requests_path(path)
         write_requests(requests, measurement.logs, about)
-        result = {**about, **measurement.to_json(), "requests_file": requests.name}
-        write_atomically(path, json.dumps(result))
+        write_atomically(
+            path, json.dumps({**about, **measurement.to_json(), "requests_file": requests.name})
+        )
 
 
 def _is_blameless(result: TrialResult) -> bool:
@@ -533,8 +551,7 @@ class LaunchingBackend(ServerBackend):
             run.shutdown, {} if token is None else {"HF_TOKEN": token}, run.ports
         )
         card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
-        command = self.start_command(trial, card, run)
-        return launcher.launch(command, folder, card)
+        return launcher.launch(self.start_command(trial, card, run), folder, card)
 
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
         """Return the start command of a trial: its own, plus settings of this machine."""
@@ -731,10 +748,11 @@ class External(ServerBackend):
         kind = engine_of(choice.name, {}, library, silent)
         version = server.version if is_version(server.version) else choice.version
         context = context_of(spec, version, library)
-        candidate = Candidate(Configuration(kind.name, {"url": self.url}), version)
         # Its command line is unknown; the stand-in names its address.
         return OwnCandidates(
-            CandidateSet((candidate,), 0, alone=True),
+            CandidateSet(
+                (Candidate(Configuration(kind.name, {"url": self.url}), version),), 0, alone=True
+            ),
             {kind.name: (kind, context)},
             lambda _: Command((self.on,)),
             notes=self._described(server, spec, kind, context, library),
@@ -792,8 +810,11 @@ class External(ServerBackend):
         return self._connect(run.spec)
 
     def _connect(self, spec: StudySpec) -> ExternalServer:
-        key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-        return connect(self.url, (spec.model.id, *spec.model.aliases), key)
+        return connect(
+            self.url,
+            (spec.model.id, *spec.model.aliases),
+            read_secret(spec.api_key_env, spec.api_key_file, "--api-key"),
+        )
 
 
 def _word(value: Scalar) -> str:

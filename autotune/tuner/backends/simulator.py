@@ -95,8 +95,9 @@ class Simulated:
         backend = backend_of(spec)
         kind = engine(trial.configuration.engine, self.library)
         loads = loads_of(spec, trial, self.library, backend.looks, backend.confirms)
-        longest = max(load.workload.longest_request for load in loads)
-        context = spec.context(trial.engine_version, longest)
+        context = spec.context(
+            trial.engine_version, max(load.workload.longest_request for load in loads)
+        )
         launched, speculation = backend.forcing(spec, trial, kind, self.library)
         resolved = resolve_for(kind, launched.command, context, calibration_of(self.library))
         factor = noise_factor(spec, trial)

@@ -58,8 +58,9 @@ def shares_of(
         return []
     # An emulated node's GPUs have nobody else on them.
     known = present() if backend.on_gpus else ()
-    indices = [gpu.index for gpu in known] if backend.on_gpus else range(spec.hardware.gpus)
-    numbers = _among_visible(indices)
+    numbers = _among_visible(
+        [gpu.index for gpu in known] if backend.on_gpus else range(spec.hardware.gpus)
+    )
     count = spec.gpus
     whole = [tuple(numbers[i : i + count]) for i in range(0, len(numbers) - count + 1, count)]
     most = min(most_places - 1, most_at_once(spec.executor) or len(whole))
@@ -213,8 +214,9 @@ class SideBySideExecutor(Executor):
         return None
 
     def _launch(self, place: str, trial: Trial, result: TrialResult) -> Launch:
-        gpu_ids = tuple(map(str, self._shares[place]))
-        return Launch(trial, replace(result, node=place, gpu_ids=gpu_ids))
+        return Launch(
+            trial, replace(result, node=place, gpu_ids=tuple(map(str, self._shares[place])))
+        )
 
     def _lost(self, place: str) -> Launch:
         """Return a launch whose process was killed from outside; the next one gets a new
@@ -225,8 +227,13 @@ class SideBySideExecutor(Executor):
         worker.process.terminate()
         worker.wait()
         self._workers[share] = _Worker(self._setup, share)
-        message = f"The process that measured on {place} was killed from outside (code {worker.process.returncode})."
-        return self._launch(place, trial, self._setup.lost(message))
+        return self._launch(
+            place,
+            trial,
+            self._setup.lost(
+                f"The process that measured on {place} was killed from outside (code {worker.process.returncode})."
+            ),
+        )
 
     def retire(self, node: str, why: str) -> bool:
         if node in self._used:

@@ -14,6 +14,7 @@ from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.tuner.backends import BACKENDS, EvaluationSetup, backend_named, evaluator_for
 from autotune.tuner.backends.simulator import Simulated, Simulator
+from autotune.tuner.study.options import RunOptions
 from autotune.tuner.trial import Role, Trial, TrialResult
 from tests.tuner.prepare.settings import LIBRARY, RUN, prepared, said
 

@@ -293,11 +293,15 @@ def run_trial(
         with contextlib.chdir(folder if os.path.isdir(folder) else own):
             outcome = outcome_of(lambda trial: setup.evaluator()(trial), task.trial)
         if isinstance(outcome, TrialResult):
-            gpu_ids = tuple(str(index) for index in ray.get_gpu_ids())
-            outcome = replace(outcome, node=task.node.name, gpu_ids=gpu_ids)
-        files = pack(setup.folder / "trials" / f"{task.trial.number:04d}")
+            outcome = replace(
+                outcome,
+                node=task.node.name,
+                gpu_ids=tuple(str(index) for index in ray.get_gpu_ids()),
+            )
         # Waited for: what is in the queue outlives this process.
-        queue.put(Ended(task.key, outcome, files))
+        queue.put(
+            Ended(task.key, outcome, pack(setup.folder / "trials" / f"{task.trial.number:04d}"))
+        )
     return {"done": 1}
 
 
@@ -310,8 +314,10 @@ def environment_of_ray_start() -> Iterator[None]:
     with one. And when memory is short, Linux would end the process of a trial and all below it
     first (``oom_score_adj``; ``man 5 proc``).
     """
-    before = Path("/proc/self/environ").read_bytes().split(b"\0")
-    given = any(line.startswith(f"{_THREADS}=".encode()) for line in before)
+    given = any(
+        line.startswith(f"{_THREADS}=".encode())
+        for line in Path("/proc/self/environ").read_bytes().split(b"\0")
+    )
     threads = None if given else os.environ.pop(_THREADS, None)
     score = _OOM_SCORE.read_text()
     # Refused below what a privileged Ray has set, to one without its privilege; then it stays.
@@ -530,10 +536,17 @@ class RayExecutor(Executor):
             )
             self._start(replace(trial, node=""), task.tries + 1, avoid=name)
             return
-        message = (
-            f"Node {name}, or the process there, was lost while the trial ran, as in the first try."
+        self._finished.append(
+            Launch(
+                trial,
+                replace(
+                    self._setup.lost(
+                        f"Node {name}, or the process there, was lost while the trial ran, as in the first try."
+                    ),
+                    node=name,
+                ),
+            )
         )
-        self._finished.append(Launch(trial, replace(self._setup.lost(message), node=name)))
 
     def _is_gone(self, node: Node) -> bool:
         """Return whether a node is gone, or goes within `NOTICE_S`."""

@@ -225,9 +225,11 @@ class VersionCheck:
 
 
 def _ask_version(node: Node) -> Future[str]:
-    remote = ray.remote(num_cpus=0, max_retries=0)(_version)
     version: Future[str] = (
-        remote.options(label_selector={"ray.io/node-id": node.node_id}).remote().future()
+        ray.remote(num_cpus=0, max_retries=0)(_version)
+        .options(label_selector={"ray.io/node-id": node.node_id})
+        .remote()
+        .future()
     )
     return version
 
@@ -346,10 +348,9 @@ def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInpu
 
 def _start(spec: StudySpec, **declared: int) -> None:
     """Start a cluster of this machine only: on loopback, without a dashboard."""
-    resources = {spec.hardware.name: 1}
     _init(
         address="local",
-        resources=resources,
+        resources={spec.hardware.name: 1},
         include_dashboard=False,
         _node_ip_address="127.0.0.1",
         **declared,
@@ -362,8 +363,12 @@ def _init(**options: Any) -> None:
         if threading.current_thread() is threading.main_thread()
         else None
     )
-    workers = {"env_vars": _WORKERS}
-    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, runtime_env=workers, **options)
+    ray.init(
+        log_to_driver=False,
+        logging_level=logging.CRITICAL,
+        runtime_env={"env_vars": _WORKERS},
+        **options,
+    )
     if before is not None:
         # Ray exits on it without a word; for us it is an interruption like any other.
         signal.signal(signal.SIGTERM, before)
@@ -383,12 +388,11 @@ class NodePool:
     @property
     def used(self) -> list[Node]:
         """List the nodes that trials may run on: the first seen ones of those present."""
-        fit = [
+        return [
             self._present[name]
             for name in self._order
             if name in self._present and name not in self.retired
-        ]
-        return fit[: self._most]
+        ][: self._most]
 
     @property
     def present_ids(self) -> set[str]:
@@ -445,8 +449,7 @@ def names_of(infos: Sequence[NodeInfo]) -> dict[str, str]:
     Nodes that are gone count too, so that a name stays when others come and go; one that came back
     has its name again.
     """
-    machines = {(host_of(info), info["NodeName"]) for info in infos}
-    hosts = Counter(host for host, _ in machines)
+    hosts = Counter(host for host, _ in {(host_of(info), info["NodeName"]) for info in infos})
     alive = Counter((host_of(info), info["NodeName"]) for info in infos if info["Alive"])
     names = {}
     for info in infos:
