@@ -19,6 +19,9 @@ from typing import TextIO
 IMPORT_FOLDER = str(Path(__file__).resolve().parents[2])
 """``PYTHONPATH`` of a child that must run this very package."""
 
+Environment = Mapping[str, str]
+"""Environment variables."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # Loaded before any fork: a child between fork and exec must not load libraries.
@@ -38,7 +41,7 @@ def adopt_orphans() -> None:
 
 
 def start_python(
-    words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str]
+    words: Sequence[str], fds: Sequence[int], environment: Environment
 ) -> subprocess.Popen[bytes]:
     """Start this Python with ends of pipes, in its own group: Ctrl-C does not reach it, the parent
     decides.
@@ -56,7 +59,7 @@ def start_python(
 def run_program(
     argv: Sequence[str],
     limit_s: float,
-    environment: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
     folder: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; after the time limit, kill it and its children.

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from autotune.base import redact
+from autotune.base.child import Environment
 from autotune.base.errors import BadInput
 from autotune.engines.command import Command, reference_in
 from autotune.engines.detect import cache_folder
@@ -69,7 +70,7 @@ def with_known_ports(card: EngineCard, flags: Collection[str]) -> EngineCard:
     )
 
 
-def find_program(name: str, environment: Mapping[str, str], title: str) -> str:
+def find_program(name: str, environment: Environment, title: str) -> str:
     """Find the path of a program; raises `BadInput` if it is missing or not executable."""
     path = shutil.which(name, path=environment.get("PATH", os.defpath))
     if path is not None:
@@ -146,7 +147,7 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def cache_variables(
-    caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Mapping[str, str]
+    caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Environment
 ) -> dict[str, str]:
     """Make the folders that cache compiled kernels between launches; returns the variables that
     name them.
@@ -206,7 +207,7 @@ def read_secret(variable: str | None, file: str | None, option: str) -> str | No
     return value
 
 
-def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> None:
+def refuse_secrets(argv: Sequence[str], env: Environment, option: str) -> None:
     """Raise `BadInput` for a command line with a secret's value, which the study's files would
     store."""
     named = [name for name, value in env.items() if redact.env({name: value})[name] != value]
@@ -224,9 +225,7 @@ def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> 
     )
 
 
-def resolve_references(
-    command: Command, environment: Mapping[str, str]
-) -> tuple[Command, set[str]]:
+def resolve_references(command: Command, environment: Environment) -> tuple[Command, set[str]]:
     """Fill in the values of ``${NAME}`` in a command, also returned as secrets; raises `BadInput`
     for an unset one."""
     values = set[str]()
@@ -250,7 +249,7 @@ def resolve_references(
     return given, values | redact.secrets_in(given.argv, given.env)
 
 
-def inherited_secrets(environment: Mapping[str, str]) -> set[str]:
+def inherited_secrets(environment: Environment) -> set[str]:
     """Collect the secrets in the environment that a server inherits."""
     return {value for value in redact.secrets_in((), environment) if len(value) >= _INHERITED}
 
@@ -263,7 +262,7 @@ def masked(failure: Failure | None, secrets: Iterable[str]) -> Failure | None:
     return replace(failure, message=message, log_excerpt=line)
 
 
-def api_key_of(argv: Sequence[str], environment: Mapping[str, str], serving: Serving) -> str | None:
+def api_key_of(argv: Sequence[str], environment: Environment, serving: Serving) -> str | None:
     """Return the bearer token that a launched server requires of its clients; None without one."""
     words = iter(argv)
     for word in words:

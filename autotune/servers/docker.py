@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from autotune.base.child import run_program
+from autotune.base.child import Environment, run_program
 from autotune.base.errors import BadInput
 from autotune.engines.command import Command
 from autotune.engines.failure import Failure, FailureKind
@@ -141,8 +140,8 @@ class DockerLauncher(ProcessLauncher):
     server: ClassVar[type[ProcessServer]] = ContainerServer
 
     def _command(
-        self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
-    ) -> tuple[list[str], list[str], Mapping[str, str]]:
+        self, command: Command, environment: Environment, folder: Path, card: EngineCard
+    ) -> tuple[list[str], list[str], Environment]:
         """Return ``docker run …`` with a name and a label, without ``--rm``: its end can be
         inspected afterwards."""
         models = Path(models_folder({**os.environ, **command.env}))

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from autotune.base.child import run_program
+from autotune.base.child import Environment, run_program
 from autotune.base.errors import BadInput
 from autotune.base.files import expanded
 from autotune.base.notify import Notify, silent
@@ -176,7 +176,7 @@ def volume_name(image: str, hardware: str, folder: str) -> str:
     )
 
 
-def models_folder(environment: Mapping[str, str]) -> str:
+def models_folder(environment: Environment) -> str:
     """Locate the Hugging Face cache as huggingface_hub does; raises `BadInput` for a user without a
     home folder."""
     if environment.get("HF_HOME"):
@@ -219,7 +219,7 @@ def docker_program() -> str:
     return os.path.abspath(path)
 
 
-def server_version(program: str, environment: Mapping[str, str], limit_s: float) -> tuple[str, str]:
+def server_version(program: str, environment: Environment, limit_s: float) -> tuple[str, str]:
     """Query the Docker daemon's version; returns it, or the reason why there is none."""
     done = run_program(
         [program, "version", "--format", "{{.Server.Version}}"], limit_s, environment

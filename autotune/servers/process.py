@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from autotune.base.child import IMPORT_FOLDER
+from autotune.base.child import IMPORT_FOLDER, Environment
 from autotune.base.errors import BadInput
 from autotune.engines.command import Command
 from autotune.engines.failure import Failure, FailureKind
@@ -271,7 +271,7 @@ class ProcessLauncher:
     port."""
 
     timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Environment = field(default_factory=dict, repr=False)
     ports: Sequence[int] | None = None
     server: ClassVar[type[ProcessServer]] = ProcessServer
 
@@ -338,15 +338,15 @@ class ProcessLauncher:
             raise
 
     def _command(
-        self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
-    ) -> tuple[list[str], list[str], Mapping[str, str]]:
+        self, command: Command, environment: Environment, folder: Path, card: EngineCard
+    ) -> tuple[list[str], list[str], Environment]:
         """Return the words of the docker command, the engine's own command, and its variables;
         raises `BadInput`."""
         program = find_program(command.argv[0], environment, card.title)
         return [], [program, *absolute_paths(command.argv[1:], command.files)], environment
 
 
-def among_visible(own: Mapping[str, str]) -> dict[str, str]:
+def among_visible(own: Environment) -> dict[str, str]:
     """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only
     some of them."""
     chosen = visible()

@@ -21,11 +21,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.base.child import run_program
+from autotune.base.child import Environment, run_program
 from autotune.servers import StopReport
 
 MARKER = "AUTOTUNE_LAUNCH"
@@ -176,7 +176,7 @@ def end(
 
 
 def remove_container(
-    docker: str, marker: str, environment: Mapping[str, str], exit_code: int | None, limit_s: float
+    docker: str, marker: str, environment: Environment, exit_code: int | None, limit_s: float
 ) -> tuple[str, ...]:
     """End and remove the containers of a launch, in `limit_s` seconds; returns the remaining ones.
 

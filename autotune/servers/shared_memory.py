@@ -30,6 +30,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from autotune.base.child import Environment
+
 FOLDER = "/dev/shm"
 _DELETED = " (deleted)"  # Behind the path of a file without a name (proc(5))
 _MOST_FOLDERS = 10_000  # Most folders below an argument of the command that are searched for links
@@ -93,9 +95,7 @@ class LeftMemory:
         argv: the server's command, and `environment` its variables; what they name is not its own.
     """
 
-    def __init__(
-        self, names: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, names: Sequence[str], argv: Sequence[str], environment: Environment) -> None:
         self._name = re.compile("|".join(f"(?:{name})" for name in names)) if names else None
         self._argv = argv
         self._texts = (*argv, *environment.values())

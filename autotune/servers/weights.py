@@ -12,10 +12,11 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from autotune.base.child import Environment
 from autotune.base.errors import BadInput
 from autotune.engines.cards import ModelCard
 from autotune.engines.command import Command
@@ -162,7 +163,7 @@ def _downloader(installed: Collection[InstalledEngine]) -> str:
     return name if shutil.which(name) else shutil.which(name, path=path) or name
 
 
-def hub_folder(environment: Mapping[str, str]) -> Path:
+def hub_folder(environment: Environment) -> Path:
     """Locate the models of huggingface_hub; raises `BadInput` for a user without a home folder."""
     named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
     return Path(named or Path(models_folder(environment), "hub")).expanduser()

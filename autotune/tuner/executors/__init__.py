@@ -47,6 +47,10 @@ def outcome_of(evaluate: Evaluator, trial: Trial) -> Outcome:
         return Bug(traceback.format_exc())
 
 
+NextTrial = Callable[[], Trial | None]
+"""Ask for the next trial; None where there is none before another launch ends."""
+
+
 class Executor(ABC):
     """Run as many concurrent trials as there is capacity for."""
 
@@ -66,13 +70,12 @@ class Executor(ABC):
         return [node for node, is_free in self.places().items() if not is_free]
 
     @abstractmethod
-    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+    def launches(self, ask: NextTrial) -> Iterator[Launch]:
         """Run trials, each on its named node or on another if that is gone; yields them as they
         end.
 
         Raises what an evaluator raises, `BadInput` or `CannotGoOn`, where nothing more can be
-        launched. `ask` returns None where there is no trial before another launch ends, and none at
-        all where no launch is under way.
+        launched. Where no launch is under way `ask` returns None at the study's end.
         """
 
     @abstractmethod
@@ -93,7 +96,7 @@ class LocalExecutor(Executor):
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
 
-    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+    def launches(self, ask: NextTrial) -> Iterator[Launch]:
         while (trial := ask()) is not None:
             yield Launch(trial, self._evaluator(trial))
 

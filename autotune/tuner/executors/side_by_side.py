@@ -31,7 +31,7 @@ from autotune.tuner.backends import EvaluationSetup, backend_of
 from autotune.tuner.study.spec import StudySpec, alone, is_alone, most_at_once, share_name
 from autotune.tuner.trial import Launch, Trial, TrialResult
 
-from . import Bug, Executor, outcome_of
+from . import Bug, Executor, NextTrial, outcome_of
 
 Share = tuple[int, ...]
 """GPU numbers, ascending as in the vendor's tools."""
@@ -151,7 +151,7 @@ class SideBySideExecutor(Executor):
             return not self._running
         return not {place, self._alone} & self._running.keys()
 
-    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+    def launches(self, ask: NextTrial) -> Iterator[Launch]:
         while True:
             while self.nodes and (trial := ask()) is not None:
                 self._waiting.append(trial)

@@ -26,7 +26,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from autotune.base.errors import AutotuneError, CannotGoOn
 from autotune.base.notify import Stage, on_node, silent
 from autotune.engines.context import gpus_of
 from autotune.tuner.backends import EvaluationSetup
-from autotune.tuner.executors import Bug, Executor, Outcome, outcome_of
+from autotune.tuner.executors import Bug, Executor, NextTrial, Outcome, outcome_of
 from autotune.tuner.trial import Launch, Trial, TrialResult
 
 from .cluster import Cluster, Node, NodePool, head_is_gone
@@ -379,7 +379,7 @@ class RayExecutor(Executor):
     def places(self) -> Mapping[str, bool]:
         return {node.name: self._pool.free_gpus(node) >= self._least for node in self._pool.used}
 
-    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+    def launches(self, ask: NextTrial) -> Iterator[Launch]:
         while True:
             self._refresh()
             while self._pool.has_room(self._least) and (trial := ask()) is not None:
