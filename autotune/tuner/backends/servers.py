@@ -348,16 +348,9 @@ class Launched:
                 failure = server.wait_ready(self.startup)
                 pids = server.pids
                 # Knobs are resolved by the node, and the longest request of all workloads.
+                context = context_of(spec, trial.engine_version, self.library)
                 resolved, served = (
-                    (None, {})
-                    if failure
-                    else read_back(
-                        server,
-                        kind,
-                        trial,
-                        context_of(spec, trial.engine_version, self.library),
-                        folder,
-                    )
+                    (None, {}) if failure else read_back(server, kind, trial, context, folder)
                 )
             if failure:
                 result = self._failed(failure)
