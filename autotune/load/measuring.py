@@ -78,7 +78,8 @@ class Meter:
     """Read power during a load, as a context manager; without a source it reads nothing."""
 
     def __init__(self, read: ReadPower | None) -> None:
-        self._read, self._over = read or (lambda: None), Event()
+        self._read = read or (lambda: None)
+        self._over = Event()
         self._readings: list[tuple[float, float]] = []
         self._thread = Thread(target=self._watch, daemon=True)
 
@@ -98,7 +99,7 @@ class Meter:
                 return
             over = self._over.wait(PERIOD_S)
 
-    def of(self, records: RequestRecords) -> Energy | None:
+    def steady_energy(self, records: RequestRecords) -> Energy | None:
         """Return the energy of the steady part of a load, by this machine's clock; None if readings
         do not cover it."""
         begin_s, end_s, _, tokens = steady_part(records)
@@ -127,8 +128,8 @@ class LoadOptions:
         endpoint, as_text, vocabulary, tokenizer: see `Prompts`.
         cache: the server's prefix cache, emptied before each load and watched during it; by default
             only new prompts keep one load from finding another's.
-        drafts: reads what the server says of its drafts; by default it says nothing.
-        power: reads that of the server's GPUs; None: nobody tells it.
+        drafts: reads the server's counts of drafted tokens; by default there are none.
+        power: reads the power of the server's GPUs; None: it is unknown.
         warm_up: whether to send requests that are not counted before a load of more streams than
             any before.
         slos: limits for ``request_goodput``.
@@ -149,7 +150,7 @@ class LoadOptions:
     warm_up: bool = True
     slos: Sequence[Slo] = ()
     workers: int | None = None
-    on_progress: Callable[[str, Progress], None] | None = None
+    on_progress: Callable[[str, Progress], None] = silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +158,15 @@ class LoadResult:
     """Result of one load point: its requests, and the client's health.
 
     Attributes:
-        workers: how the client fared in each worker process.
-        client_bound: what of the client was beyond its limits; empty when it kept up.
-        cache: the part that the server's prefix cache had in it.
-        drafts: what the server drafted and kept in it; None where it does not tell, or drafts
+        workers: the client's health in each worker process.
+        client_bound: the client's figures beyond their limits; empty when it kept up.
+        cache: figures of the server's prefix cache.
+        drafts: drafted and accepted tokens; None where the server does not report them, or drafts
             nothing.
-        energy: that its steady part took; None where nobody tells it.
+        energy: of its steady part; None where it is unknown.
         slos: limits for ``request_goodput``.
-        discarded: loads before this one in which the client did not keep up: by how many workers
-            each was sent, and what was beyond the limits.
+        discarded: earlier tries in which the client did not keep up: the number of workers, and
+            the figures beyond the limits.
     """
 
     point: LoadPoint
@@ -220,9 +221,7 @@ class Measurement:
     @property
     def failure(self) -> str:
         """Return one sentence on the failed requests; empty if all succeeded."""
-        return (
-            "" if all(outcome.ok for outcome in self.outcomes) else failure_sentence(self.outcomes)
-        )
+        return failure_sentence(self.outcomes)
 
     @property
     def invalid(self) -> str:
@@ -260,17 +259,17 @@ class FoundCapacity(Measurement):
     probes: Sequence[Measurement] = field(kw_only=True)
 
     @classmethod
-    def of(
+    def of_search(
         cls, seed: int, found: FoundLoad, probes: Sequence[tuple[Probe, Measurement]]
     ) -> FoundCapacity:
         """Summarise a search that is over, or was stopped after a probe without information."""
-        load = found.capacity or (found.missed[1] if found.missed else None)
-        shown = [sent for probe, sent in probes[1:] if probe.load == load] or [
-            sent for _, sent in probes[:1]
-        ]
-        every = [sent for _, sent in probes]
-        points = tuple(point for sent in shown for point in sent.points)
-        warm_up_s, died = sum(sent.warm_up_s for sent in every), found.died_at is not None
+        load = found.missed[1] if found.missed else found.capacity
+        every = [measurement for _, measurement in probes]
+        shown = [measurement for probe, measurement in probes[1:] if probe.load == load]
+        shown = shown or every[:1]
+        points = tuple(point for measurement in shown for point in measurement.points)
+        warm_up_s = sum(measurement.warm_up_s for measurement in every)
+        died = found.died_at is not None
         return cls(seed, points, warm_up_s, died=died, found=found, shown=shown, probes=every)
 
     @property
@@ -280,7 +279,7 @@ class FoundCapacity(Measurement):
 
     @property
     def logs(self) -> list[LoadLog]:
-        return [log for sent in self.probes for log in sent.logs]
+        return [log for probe in self.probes for log in probe.logs]
 
     @property
     def failure(self) -> str:
@@ -306,24 +305,21 @@ def pooled_metrics(runs: Sequence[Measurement]) -> Metrics:
 
 
 def _pooled(loads: Sequence[LoadResult]) -> Metrics:
-    return _with_client(
-        summarize_loads([load.log.records for load in loads], loads[0].slos if loads else ()), loads
-    )
+    slos = loads[0].slos if loads else ()
+    return _with_client(summarize_loads([load.log.records for load in loads], slos), loads)
 
 
 def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
     """Return metrics of loads with ``client_bound``, and with cache hits, accepted drafts and
     energy if reported."""
     use = CacheUse.total([load.cache.use for load in loads])
-    drafts = acceptance([load.drafts for load in loads])
     hit_rate: Metrics = {} if use is None else {"cache_hit_rate": use.hit_rate}
-    energy = energy_metrics([load.energy for load in loads])
     return {
         **metrics,
         "client_bound": any(load.client_bound for load in loads),
         **hit_rate,
-        **drafts,
-        **energy,
+        **acceptance([load.drafts for load in loads]),
+        **energy_metrics([load.energy for load in loads]),
     }
 
 
@@ -331,25 +327,22 @@ def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
     """Return metrics, counts and load points of repeats as one run; a run that ended early has
     fewer load points."""
     outcomes = [outcome for run in runs for outcome in run.outcomes]
+    loads = [load for run in runs for load in run.points]
     repeats = zip_longest(*(run.points for run in runs))
-    return {
-        **_told(pooled_metrics(runs), [load for run in runs for load in run.points]),
+    result = {
+        **_with_sound_steady(pooled_metrics(runs), loads),
         "outcomes": tally(outcomes),
-        "failure": failure_sentence(outcomes) if any(run.failure for run in runs) else None,
-        "stale_connections": sum(
-            int(load.log.retries.sum()) for run in runs for load in run.points
-        ),
+        "failure": failure_sentence(outcomes) or None,
+        "stale_connections": sum(int(load.log.retries.sum()) for load in loads),
         "warm_up_s": sum(run.warm_up_s for run in runs),
         "points": [_point_json([load for load in loads if load is not None]) for loads in repeats],
-        **(
-            {"servers": runs[0].servers, "balancing": BALANCING}
-            if runs and runs[0].servers > 1
-            else {}
-        ),
     }
+    if runs and runs[0].servers > 1:
+        result |= {"servers": runs[0].servers, "balancing": BALANCING}
+    return result
 
 
-def _told(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
+def _with_sound_steady(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
     """Return metrics as in a result: no steady throughput if one of the loads has no steady
     state."""
     sound = not any(steady(load.log.records).reason for load in loads)
@@ -358,29 +351,27 @@ def _told(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
 
 def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
     """Return one load point, its repeats joined; only a single load has one steady state."""
-    first, alone = loads[0], len(loads) == 1
+    first = loads[0]
     clients = [
         ClientHealth.of_all(load.workers).to_json() | {"beyond_limits": load.client_bound or None}
         for load in loads
     ]
-    state = steady(first.log.records) if alone else None
-    metrics = (
-        _with_client(summarize(first.log.records, first.slos), loads) if alone else _pooled(loads)
-    )
+    state_json: dict[str, Any] | None = None
+    if len(loads) == 1:
+        metrics = _with_client(summarize(first.log.records, first.slos), loads)
+        state = steady(first.log.records)
+        state_json = {"rule": state.rule, "reason": state.reason or None, "drift": state.drift}
+        state_json |= state.metrics
+    else:
+        metrics = _pooled(loads)
     return {
         "label": first.point.label,
         "load": first.point.arrival.describe(),
-        "metrics": _told(metrics, loads),
+        "metrics": _with_sound_steady(metrics, loads),
         "outcomes": tally(outcome for load in loads for outcome in load.log.outcomes),
         "client": worst_client(clients),
         "cache": CacheReport.joined([load.cache for load in loads]).to_json(),
-        "steady": state
-        and {
-            "rule": state.rule,
-            "reason": state.reason or None,
-            "drift": state.drift,
-            **state.metrics,
-        },
+        "steady": state_json,
         "workers": [worker.to_json() for load in loads for worker in load.workers],
         "thrown_away": [
             {"workers": workers, "reason": reason}
@@ -391,15 +382,14 @@ def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
 
 
 def worst_client(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return for each figure the largest of several loads."""
+    """Return for each figure the largest of several loads; the first limit that was exceeded."""
     worst: dict[str, Any] = {"beyond_limits": None}
     for client in clients:
         for name, value in client.items():
-            worst[name] = (
-                max(value, worst.get(name, value))
-                if name != "beyond_limits"
-                else worst.get(name) or value
-            )
+            if name == "beyond_limits":
+                worst[name] = worst[name] or value
+            else:
+                worst[name] = max(value, worst.get(name, value))
     return worst
 
 
@@ -409,8 +399,9 @@ def send(
     """Send a load: the workload itself, or all probes of its load search.
 
     Each probe finds an empty prefix cache, no queue, and prompts of its own. A search ends early
-    where the server answers nothing, or a load was measured wrong. Of a server that dies of a load
-    the heaviest load that it kept before stands. `on_probe` is called with a line for each probe.
+    where the server answers nothing, or a load was measured wrong. If a load kills the server, the
+    heaviest load that met the limits before stands. `on_probe` is called with a line for each
+    probe.
     Raises `BadInput` and `ClientFailed` as `measure` does.
     """
     search = load.search
@@ -424,14 +415,14 @@ def send(
         heaviest = max(heaviest, streams)
         measurement = measure(url, model, probe.workload(load.workload), probe.seed(load.seed), how)
         probes.append((probe, measurement))
-        metrics, invalid = measurement.metrics, measurement.invalid
-        if not metrics["completed"] and search.found.capacity and not invalid:
-            on_probe(search.give_up())
+        if measurement.invalid:
             break
-        if invalid or not metrics["completed"]:
+        if not measurement.metrics["completed"]:
+            if search.found.capacity:
+                on_probe(search.give_up())
             break
-        on_probe(search.tell(measurement.points[0].log.records, beside(metrics)))
-    return FoundCapacity.of(load.seed, search.found, probes)
+        on_probe(search.tell(measurement.points[0].log.records, beside(measurement.metrics)))
+    return FoundCapacity.of_search(load.seed, search.found, probes)
 
 
 STREAMS_PER_WORKER = 250
@@ -468,7 +459,7 @@ class _Process:
         worker_tasks, tasks = Pipe(duplex=False)
         answers, worker_answers = Pipe(duplex=False)
         with worker_tasks, worker_answers:
-            # With the folder that this package was imported from.
+            # The folder that this package was imported from comes first.
             folders = os.pathsep.join(filter(None, (IMPORT_FOLDER, os.environ.get("PYTHONPATH"))))
             environment = {**os.environ, "PYTHONPATH": folders}
             ends = [worker_tasks.fileno(), worker_answers.fileno()]
@@ -484,9 +475,8 @@ class _Process:
             message: Answer | AutotuneError = self.answers.recv()
         except (EOFError, OSError) as error:
             code = self.process.wait(_END_S)
-            raise ClientFailed(
-                f"the load client failed: a worker process of it ended with code {code}"
-            ) from error
+            problem = f"the load client failed: a worker process of it ended with code {code}"
+            raise ClientFailed(problem) from error
         if isinstance(message, AutotuneError):
             raise message
         return message
@@ -539,7 +529,7 @@ class Workers:
             )
 
     def send(
-        self, task: WorkerTask, workers: int, on_progress: Callable[[Progress], None] | None = None
+        self, task: WorkerTask, workers: int, on_progress: Callable[[Progress], None] = silent
     ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
         """Send a load point with this number of workers and wait for every answer; server failures
         do not raise.
@@ -553,12 +543,10 @@ class Workers:
             ClientFailed: a worker was ended from outside, or has a fault, whose traceback is on
                 stderr.
         """
-        streams, burst = (
-            min(task.requests.concurrency, len(task.requests)),
-            bool((task.requests.send_s <= 0).all()),
-        )
+        streams = min(task.requests.concurrency, len(task.requests))
+        burst = bool((task.requests.send_s <= 0).all())
         allow_open_files(math.ceil(streams / workers), surely=burst)
-        allow_open_files(4 * workers)  # of ours: the pipes
+        allow_open_files(4 * workers)  # the pipes of this process
         while len(self._processes) < workers:
             self._processes.append(_Process.start())
         processes = self._processes[:workers]
@@ -571,9 +559,8 @@ class Workers:
             for process in processes:
                 process.send(start_ns)
             places = [task.requests.dealt(number, workers) for number in range(workers)]
-            logs, clients = zip(
-                *_results(list(map(len, places)), processes, on_progress), strict=True
-            )
+            results = _results(list(map(len, places)), processes, on_progress)
+            logs, clients = zip(*results, strict=True)
         except BaseException:
             self.close()  # a worker in the middle of a load is of no use for the next
             raise
@@ -585,23 +572,22 @@ class Workers:
 def _results(
     shares: Sequence[int],
     processes: Sequence[_Process],
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: Callable[[Progress], None],
 ) -> list[tuple[RequestLog, ClientHealth]]:
     """Return each worker's result once all have one; until then report progress."""
     progress = [Progress(0, 0, 0, share, 0) for share in shares]
-    pipes = {process.answers: number for number, process in enumerate(processes)}
+    busy: dict[Any, int] = {process.answers: number for number, process in enumerate(processes)}
     results: dict[int, tuple[RequestLog, ClientHealth]] = {}
-    while len(results) < len(processes):
-        for pipe in wait([pipe for pipe, number in pipes.items() if number not in results]):
-            assert isinstance(pipe, Connection)
-            number = pipes[pipe]
+    while busy:
+        for pipe in wait(list(busy)):
+            number = busy[pipe]
             message = processes[number].receive()
             if isinstance(message, tuple):
                 results[number] = message
+                del busy[pipe]
             elif isinstance(message, Progress):
                 progress[number] = message
-                if on_progress is not None:
-                    on_progress(Progress(*map(sum, zip(*map(astuple, progress), strict=True))))
+                on_progress(Progress(*map(sum, zip(*map(astuple, progress), strict=True))))
     return [results[number] for number in range(len(processes))]
 
 
@@ -633,11 +619,10 @@ def measure(
     """
     options = options or LoadOptions()
     target = Target.parse(url, options.api_key)
-    for point in (
-        workload.points
-    ):  # before the first load, as the last one may be the one that needs the most
-        streams = min(point.arrival.concurrency or point.prompts, point.prompts)
+    # Before the first load, as the last one may need the most.
+    for point in workload.points:
         if not point.arrival.open_loop:
+            streams = int(point.in_flight)
             allow_open_files(math.ceil(streams / (options.workers or workers_for(streams))))
     drawn = [
         workload.draw(position, seed, options.tokenizer) for position in range(len(workload.points))
@@ -658,58 +643,47 @@ def measure(
             task = WorkerTask(target, prompts, requests, key, options.timeouts)
             if not warm_up.answered(task, workers):
                 break
-            on_progress = (
-                partial(options.on_progress, point.label)
-                if options.on_progress is not None
-                else None
-            )
+            on_progress = partial(options.on_progress, point.label)
             discarded: list[tuple[int, str]] = []
             for attempt, count in enumerate(workers.counts(requests, options.workers)):
                 cache_before, drafts_before = options.cache.begin(), options.drafts()
                 with Meter(options.power) as meter:
-                    log, clients = workers.send(
-                        replace(task, key=replace(key, attempt=attempt)), count, on_progress
-                    )
+                    attempted = replace(task, key=replace(key, attempt=attempt))
+                    log, clients = workers.send(attempted, count, on_progress)
                 bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
                 cache = options.cache.report(requests, log, *cache_before)
                 drafts = DraftUse.between(drafts_before, options.drafts())
-                load = LoadResult(
-                    point, log, clients, bound, cache, drafts, meter.of(log.records), options.slos
-                )
+                energy = meter.steady_energy(log.records)
+                load = LoadResult(point, log, clients, bound, cache, drafts, energy, options.slos)
                 if not bound or not all(outcome.ok for outcome in log.outcomes):
                     break  # where requests failed the server, not the client, is to blame
-                discarded.append((count, load.client_bound))
+                discarded.append((count, bound))
             else:
-                discarded.pop()  # the last one stays, for what it is worth
+                discarded.pop()  # the last try is the result, although the client did not keep up
             loads.append(replace(load, discarded=tuple(discarded)))
     return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, len(target.servers))
 
 
+@dataclass
 class _WarmUp:
     """Uncounted requests before each load of more streams than any before."""
 
-    def __init__(self, options: LoadOptions) -> None:
-        self._options = options
-        self._streams = 0
-        self.seconds = 0.0
-        self.failed: tuple[RequestOutcome, ...] = ()
+    options: LoadOptions
+    streams: int = 0
+    seconds: float = 0.0
+    failed: tuple[RequestOutcome, ...] = ()
 
     def answered(self, task: WorkerTask, workers: Workers) -> bool:
         """Send the warm-up of a load if needed; returns whether the server answered any of it."""
         requests, servers = task.requests, len(task.target.servers)
         streams = min(requests.concurrency, servers * _WARM_UP_CONCURRENCY)
-        if not self._options.warm_up or streams <= self._streams:
+        if not self.options.warm_up or streams <= self.streams:
             return True
-        self._streams = streams
+        self.streams = streams
         # At least twice as many requests as streams, within the bounds, all at once, with short
         # answers.
-        count = min(2 * streams, len(requests))
-        count = max(
-            int(
-                (np.cumsum(requests.input_tokens[:count]) <= servers * _WARM_UP_INPUT_TOKENS).sum()
-            ),
-            1,
-        )
+        tokens = np.cumsum(requests.input_tokens[: 2 * streams])
+        count = max(int((tokens <= servers * _WARM_UP_INPUT_TOKENS).sum()), 1)
         some = replace(
             requests,
             input_tokens=requests.input_tokens[:count],
@@ -721,7 +695,7 @@ class _WarmUp:
             concurrency=min(streams, count),
         )
         task = replace(task, requests=some, key=replace(task.key, warm_up=True))
-        log, clients = workers.send(task, next(workers.counts(some, self._options.workers)))
+        log, clients = workers.send(task, next(workers.counts(some, self.options.workers)))
         self.seconds += ClientHealth.of_all(clients).span_s
         if not any(outcome.ok for outcome in log.outcomes):
             self.failed = log.outcomes

@@ -3,8 +3,8 @@ after it.
 
 Two loads of the same prompts differ by more than any flag does when the second finds the first's in
 the cache (vllm#54227: throughput x 2.32). So the cache is emptied before a load, the prompts are
-new, and the server's own counters are the proof. The same pages tell how many drafted tokens were
-accepted: speculative decoding is worth these.
+new, and the server's own counters are the proof. The same pages have the number of accepted drafted
+tokens, which speculative decoding gains.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class CacheReport:
         use: None when the server does not publish it.
         expected: the highest hit rate that the prompts allow on an empty cache.
         reset: whether the cache was emptied before; None when that was not tried.
-        stale: why the numbers are an earlier load's as well; empty when they are not, or that is
-            not judged.
+        stale: why the hits are an earlier load's as well; empty when they are not, or that is not
+            judged.
     """
 
     use: CacheUse | None = None
@@ -111,30 +111,28 @@ class CacheReport:
         return cls(use, max((report.expected for report in reports), default=0.0), reset)
 
     def to_json(self) -> dict[str, Any]:
-        use = self.use
+        reset = self.reset
+        counts = ("hit_rate", "hits", "queries", "source")
         return {
-            "hit_rate": use.hit_rate if use else None,
-            "hits": use.hits if use else None,
-            "queries": use.queries if use else None,
-            "source": use.source if use else None,
+            **{name: getattr(self.use, name, None) for name in counts},
             "expected_at_most": self.expected,
-            "reset": self.reset.outcome.value if self.reset is not None else None,
-            "reset_reason": (self.reset.reason or None) if self.reset is not None else None,
+            "reset": None if reset is None else reset.outcome.value,
+            "reset_reason": None if reset is None else reset.reason or None,
         }
 
 
 def counters(metrics: CacheMetrics, page: Mapping[str, float]) -> CacheUse | None:
     """Return the counters of a metrics page; None for another page, or one without hits."""
-    zero_with = metrics.hits_zero_with
-    has_hits = metrics.hits[0] in page or (zero_with is not None and zero_with in page)
+    has_hits = metrics.hits[0] in page or metrics.hits_zero_with in page
     if metrics.queries not in page or not has_hits:
         return None
-    hits, hit_names = sum(page.get(name, 0.0) for name in metrics.hits), " + ".join(metrics.hits)
+    hits, queries = sum(page.get(name, 0.0) for name in metrics.hits), page[metrics.queries]
+    hit_names = " + ".join(metrics.hits)
+    source = f"{hit_names} of {metrics.queries}"
     if metrics.queries_without_hits:
-        return CacheUse(
-            hits, page[metrics.queries] + hits, f"{hit_names} of {metrics.queries} + {hit_names}"
-        )
-    return CacheUse(hits, page[metrics.queries], f"{hit_names} of {metrics.queries}")
+        queries += hits
+        source += f" + {hit_names}"
+    return CacheUse(hits, queries, source)
 
 
 def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMetrics]:
@@ -147,7 +145,7 @@ def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMet
 class CounterReader:
     """Read a server's prefix cache counters; `engine` names the engine whose counter names matched.
 
-    Of the cards (of every engine, where that is not known) the first whose counters the pages have
+    The cards are those of every engine where it is unknown. The first whose counters the pages have
     is taken, and kept.
     """
 
@@ -166,8 +164,7 @@ class CounterReader:
         for card, metrics, page in read_pages(self._client, self._sources):
             use = counters(metrics, {name: sum(values) for name, values in page.items()})
             if use is not None:
-                # A server stays what it is: another source that fits, too, would count from another
-                # zero.
+                # Keep this source: another one that fits, too, would count from another zero.
                 self._sources, self.engine = [(card, metrics)], card.engine
                 return use
         return None
@@ -179,7 +176,7 @@ class PrefixCache:
 
     Attributes:
         reset: empties it; None = it is left as it is.
-        read: reads the server's counters; without them only the answers' own usage tells hits.
+        read: reads the server's counters; without them only the answers' own usage has hits.
         judged: whether more hits than the prompts allow are a fault.
     """
 
@@ -197,9 +194,8 @@ class PrefixCache:
         read = CounterReader(client, by_engine.values(), version)
         read()
         engine = next(iter(by_engine)) if len(by_engine) == 1 else read.engine
-        return cls(
-            partial(reset_cache, client, by_engine[engine].serving) if engine else None, read
-        )
+        reset = partial(reset_cache, client, by_engine[engine].serving) if engine else None
+        return cls(reset, read)
 
     def begin(self) -> tuple[CacheUse | None, CacheReset | None]:
         """Empty the cache before a load, and read its counters."""
@@ -266,8 +262,8 @@ def expected_hit_rate(requests: Requests) -> float:
     common start.
 
     A shared prefix is looked up by all and computed by the first. Whole blocks, several replicas
-    and requests that come before the first is computed make it less. Of texts the shared part is
-    that of their characters.
+    and requests that come before the first is computed make it less. The shared part of texts is
+    counted in characters.
     """
     tokens = requests.input_tokens.astype(np.float64)
     alone = requests.contents if requests.turns is None else ()
@@ -278,30 +274,28 @@ def expected_hit_rate(requests: Requests) -> float:
     )
     groups = np.unique(requests.group[random])
     computed = sum(float(shared[random & (requests.group == group)].max()) for group in groups)
-    hits, before, total = (
-        float(shared.sum()) - computed + shared_tokens(requests),
-        "",
-        float(tokens.sum()),
-    )
-    # Sorted, each text stands behind the one it shares the most with.
-    for text, count in sorted(
-        (text, count) for text, count in zip(texts, tokens.tolist(), strict=True) if text
-    ):
-        hits += count * _alike(before, text) / len(text)
-        before = text
+    hits = float(shared.sum()) - computed + shared_tokens(requests)
+    total = float(tokens.sum())
+    # Sorted, each text stands behind the one it shares the most with; those without text come
+    # first.
+    before = ""
+    for text, count in sorted(zip(texts, tokens.tolist(), strict=True)):
+        if text:
+            hits += count * _common_characters(before, text) / len(text)
+            before = text
     return hits / total if total else 0.0
 
 
-def _alike(one: str, other: str) -> int:
+def _common_characters(one: str, other: str) -> int:
     """Count the common leading characters of two texts, by bisection: comparing slices is fast."""
-    alike, most = 0, min(len(one), len(other))
-    while alike < most:
-        middle = (alike + most + 1) // 2
-        if one[alike:middle] == other[alike:middle]:
-            alike = middle
+    common, most = 0, min(len(one), len(other))
+    while common < most:
+        middle = (common + most + 1) // 2
+        if one[common:middle] == other[common:middle]:
+            common = middle
         else:
             most = middle - 1
-    return alike
+    return common
 
 
 def _characters(content: Content | None) -> str:
@@ -350,21 +344,15 @@ class DraftUse:
         between."""
         if after is None:
             return None
-        start = (
-            before
-            if before is not None and before.counted and after.counted
-            else cls(0.0, 0.0, 0.0)
-        )
-        drafts = after.drafts - start.drafts
+        if before is None or not before.counted or not after.counted:
+            before = cls(0.0, 0.0, 0.0)
+        drafts, drafted = after.drafts - before.drafts, before.drafted
         if drafts <= 0:
             return None
         # Tokens per draft may be known only after the load, as the first steps set that gauge.
-        known = (
-            start.drafts * after.drafted / after.drafts
-            if math.isnan(start.drafted)
-            else start.drafted
-        )
-        return cls(drafts, after.drafted - known, after.accepted - start.accepted, after.counted)
+        if math.isnan(drafted):
+            drafted = before.drafts * after.drafted / after.drafts
+        return cls(drafts, after.drafted - drafted, after.accepted - before.accepted, after.counted)
 
 
 ReadDrafts = Callable[[], DraftUse | None]
@@ -377,17 +365,15 @@ def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
     The rate is drafted tokens that were kept, in percent; the length is tokens per step of a
     sequence, with the one that comes without drafting.
     """
-    drafted = [use for use in uses if use is not None]
-    if not drafted:
-        return {}
-    accepted, proposed = sum(use.accepted for use in drafted), sum(use.drafted for use in drafted)
-    rate = (
-        {} if math.isnan(proposed) else {"spec_decode_acceptance_rate": 100 * accepted / proposed}
-    )
-    return {
-        **rate,
-        "spec_decode_acceptance_length": 1 + accepted / sum(use.drafts for use in drafted),
-    }
+    known = [use for use in uses if use is not None]
+    metrics: Metrics = {}
+    if known:
+        accepted, drafted = sum(use.accepted for use in known), sum(use.drafted for use in known)
+        if not math.isnan(drafted):
+            metrics["spec_decode_acceptance_rate"] = 100 * accepted / drafted
+        length = 1 + accepted / sum(use.drafts for use in known)
+        metrics["spec_decode_acceptance_length"] = length
+    return metrics
 
 
 def accepted_by_events(logs: Sequence[RequestLog]) -> Metrics:
@@ -399,15 +385,15 @@ def accepted_by_events(logs: Sequence[RequestLog]) -> Metrics:
     return {"spec_decode_acceptance_length": (tokens - requests) / steps} if steps > 0 else {}
 
 
-def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
+def drafts_of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
     """Read a page: counters are summed over ranks and servers, gauges averaged; None without
     drafts."""
     if (counts := metrics.counters) is not None:
-        if not all(name in page for name in (counts.drafts, counts.drafted, counts.accepted)):
+        names = (counts.drafts, counts.drafted, counts.accepted)
+        if not all(name in page for name in names):
             return None
-        return DraftUse(
-            sum(page[counts.drafts]), sum(page[counts.drafted]), sum(page[counts.accepted])
-        )
+        drafts, drafted, accepted = (sum(page[name]) for name in names)
+        return DraftUse(drafts, drafted, accepted)
     if (served := metrics.requests) is not None:
         if served.drafts not in page:
             return None
@@ -423,15 +409,18 @@ def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> Draft
 
 def _of_gauges(names: DraftGauges, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
     lengths, rates = page.get(names.length, ()), page.get(names.rate or "", ())
-    # A rank that has not decoded yet tells 0; every step of a sequence gains at least one token.
+    # Leave out ranks that have not decoded yet, whose length is 0: every step gains a token.
     rates = [rate for length, rate in zip(lengths, rates, strict=False) if length >= 1]
     lengths = [length for length in lengths if length >= 1]
     if not lengths:
         return None
-    accepted, rate, drafted = fmean(lengths) - 1, fmean(rates) if rates else math.nan, 1.0
-    if rate and names.rate_of == "verified":
+    accepted = fmean(lengths) - 1
+    rate = fmean(rates) if rates else math.nan
+    if not rate:
+        drafted = 1.0  # A rate of 0 is 0 of any number of drafted tokens.
+    elif names.rate_of == "verified":
         drafted = (1 + accepted) / rate - 1
-    elif rate:  # one that is 0 is 0 of any number of drafted tokens
+    else:
         drafted = accepted / rate
     return DraftUse(1.0, drafted, accepted, counted=False)
 
@@ -452,15 +441,15 @@ class DraftReader:
         ]
 
     def __call__(self) -> DraftUse | None:
-        told: list[DraftUse] = []
+        gauges: list[DraftUse] = []
         for _, metrics, page in read_pages(self._client, self._sources):
-            if (use := of_page(metrics, page)) is not None:
+            if (use := drafts_of_page(metrics, page)) is not None:
                 if use.counted:
                     return use
-                told.append(use)
-        if not told:
+                gauges.append(use)
+        if not gauges:
             return None
         # Versions of an engine mean different things by one gauge; where the version is not known,
         # neither is the rate.
-        known = len({use.drafted for use in told}) == 1
-        return told[0] if known else replace(told[0], drafted=math.nan)
+        known = len({use.drafted for use in gauges}) == 1
+        return gauges[0] if known else replace(gauges[0], drafted=math.nan)

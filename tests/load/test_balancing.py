@@ -9,7 +9,7 @@ from autotune.load import LoadOptions, measure
 from autotune.load.client.generator import Connections
 from autotune.load.client.target import BALANCING, Target
 from autotune.load.measuring import to_json
-from autotune.load.prefix_cache import of_page
+from autotune.load.prefix_cache import drafts_of_page
 from autotune.load.server_client import ResetOutcome, ServerClient
 from autotune.load.workloads import load_workload
 from tests.load.server import Call, Server
@@ -73,7 +73,7 @@ def test_a_load_is_spread_and_measured_as_one(concurrency):
 
 def test_counters_are_summed_and_gauges_averaged():
     names = {"drafts": "a", "drafted": "b", "accepted": "c"}
-    counted = of_page(
+    counted = drafts_of_page(
         DraftMetrics(counters=names, source="a test"),
         {"a": [1.0, 2.0], "b": [4.0, 6.0], "c": [3.0, 2.0]},
     )
@@ -81,8 +81,8 @@ def test_counters_are_summed_and_gauges_averaged():
     assert (counted.drafts, counted.drafted, counted.accepted) == (3, 10, 5)
     gauges = DraftMetrics(gauges={"length": "l", "rate": "r"}, source="a test")
     one, two = (
-        of_page(gauges, {"l": [2.0], "r": [0.5]}),
-        of_page(gauges, {"l": [2.0, 2.0], "r": [0.5, 0.5]}),
+        drafts_of_page(gauges, {"l": [2.0], "r": [0.5]}),
+        drafts_of_page(gauges, {"l": [2.0, 2.0], "r": [0.5, 0.5]}),
     )
     assert one == two
 

@@ -76,7 +76,7 @@ def test_readings_that_do_not_cover_the_load_tell_nothing() -> None:
         )
     with Meter(known()) as late:
         pass
-    assert late.of(log.records) is None
+    assert late.steady_energy(log.records) is None
 
 
 def test_a_power_that_rises_is_measured_between_the_readings() -> None:
@@ -96,7 +96,7 @@ def test_a_power_that_rises_is_measured_between_the_readings() -> None:
     served = RequestRecords(first, first, last, np.ones(1), np.full(1, 5.0), np.ones(1, dtype=bool))
     begin_s, end_s, *_ = steady_part(served)
     assert (begin_s, end_s) == (read_s[1], read_s[-2])
-    energy = meter.of(served)
+    energy = meter.steady_energy(served)
     assert energy is not None
     middle_s = (begin_s + end_s) / 2 - read_s[0]
     assert energy.joules / energy.seconds == pytest.approx(watts_per_s * middle_s, abs=30.0)

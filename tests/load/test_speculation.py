@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from autotune.engines.library import Library
 from autotune.engines.serving import DraftMetrics
 from autotune.load.client.target import Target
-from autotune.load.prefix_cache import DraftReader, DraftUse, acceptance, of_page
+from autotune.load.prefix_cache import DraftReader, DraftUse, acceptance, drafts_of_page
 from autotune.load.server_client import ServerClient
 from tests.load.server import Call, Server
 
@@ -110,9 +110,9 @@ def test_of_a_server_started_anew_nothing_is_told():
 
 def test_idle_gauges_tell_nothing():
     idle = {"sglang:spec_accept_length": [0.0, 0.0], "sglang:spec_accept_rate": [0.0, 0.0]}
-    assert [of_page(metrics, idle) for metrics in ENGINES["sglang"].serving.draft_metrics] == [
-        None
-    ] * 4
+    assert [
+        drafts_of_page(metrics, idle) for metrics in ENGINES["sglang"].serving.draft_metrics
+    ] == [None] * 4
 
 
 def test_gauges_of_steps_that_accepted_nothing_tell_a_rate_of_0():

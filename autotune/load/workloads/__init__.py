@@ -102,6 +102,13 @@ class LoadPoint(Part):
     arrival: Arrival = Arrival()
     lengths: Lengths
 
+    @property
+    def in_flight(self) -> float:
+        """Most requests in flight; infinite for an open loop."""
+        if self.arrival.open_loop:
+            return math.inf
+        return min(self.arrival.concurrency or self.prompts, self.prompts)
+
 
 class Workload(Part):
     """Content of ``search_spaces/workloads/<name>.yaml``."""
@@ -149,7 +156,7 @@ class Workload(Part):
     @property
     def concurrency(self) -> float:
         """Most requests in flight; infinite for an open loop."""
-        return max(self._in_flight(point) for point in self.points)
+        return max(point.in_flight for point in self.points)
 
     @property
     def tokens_in_flight(self) -> float:
@@ -157,17 +164,7 @@ class Workload(Part):
         most."""
         drawn = [self.draw(position, 0) for position in range(len(self.points))]
         means = [float((one.input_tokens + one.output_tokens).mean()) for one in drawn]
-        return max(
-            self._in_flight(point) * mean for point, mean in zip(self.points, means, strict=True)
-        )
-
-    @staticmethod
-    def _in_flight(point: LoadPoint) -> float:
-        return (
-            math.inf
-            if point.arrival.open_loop
-            else min(point.arrival.concurrency or point.prompts, point.prompts)
-        )
+        return max(point.in_flight * mean for point, mean in zip(self.points, means, strict=True))
 
     @property
     def shares_prefixes(self) -> bool:
