@@ -503,7 +503,8 @@ class Workers:
     def close(self) -> None:
         """End all by closing their pipes; requests in flight are lost, and workers that do not end
         are killed."""
-        processes, self._processes = self._processes, []
+        processes = self._processes
+        self._processes = []
         for worker in processes:
             worker.tasks.close()
             worker.answers.close()
@@ -646,7 +647,8 @@ def measure(
             on_progress = partial(options.on_progress, point.label)
             discarded: list[tuple[int, str]] = []
             for attempt, count in enumerate(workers.counts(requests, options.workers)):
-                cache_before, drafts_before = options.cache.begin(), options.drafts()
+                cache_before = options.cache.begin()
+                drafts_before = options.drafts()
                 with Meter(options.power) as meter:
                     attempted = replace(task, key=replace(key, attempt=attempt))
                     log, clients = workers.send(attempted, count, on_progress)
@@ -675,7 +677,8 @@ class _WarmUp:
 
     def answered(self, task: WorkerTask, workers: Workers) -> bool:
         """Send the warm-up of a load if needed; returns whether the server answered any of it."""
-        requests, servers = task.requests, len(task.target.servers)
+        requests = task.requests
+        servers = len(task.target.servers)
         streams = min(requests.concurrency, servers * _WARM_UP_CONCURRENCY)
         if not self.options.warm_up or streams <= self.streams:
             return True

@@ -63,14 +63,16 @@ class CacheUse:
         restarted in between."""
         if before is None or after is None or before.source != after.source:
             return None
-        hits, queries = round(after.hits - before.hits), round(after.queries - before.queries)
+        hits = round(after.hits - before.hits)
+        queries = round(after.queries - before.queries)
         return cls(hits, queries, after.source) if hits >= 0 and queries >= 0 else None
 
     @classmethod
     def of_answers(cls, log: RequestLog) -> CacheUse | None:
         """Sum the ``cached_tokens`` of the answers; None unless every answer has them."""
         ok = log.records.ok
-        cached, read = log.cached_tokens[ok], log.records.input_tokens[ok]
+        cached = log.cached_tokens[ok]
+        read = log.records.input_tokens[ok]
         if not len(cached) or np.isnan(cached).any() or not read.sum():
             return None
         return cls(int(cached.sum()), int(read.sum()), "the answers' usage")
@@ -126,7 +128,8 @@ def counters(metrics: CacheMetrics, page: Mapping[str, float]) -> CacheUse | Non
     has_hits = metrics.hits[0] in page or metrics.hits_zero_with in page
     if metrics.queries not in page or not has_hits:
         return None
-    hits, queries = sum(page.get(name, 0.0) for name in metrics.hits), page[metrics.queries]
+    hits = sum(page.get(name, 0.0) for name in metrics.hits)
+    queries = page[metrics.queries]
     hit_names = " + ".join(metrics.hits)
     source = f"{hit_names} of {metrics.queries}"
     if metrics.queries_without_hits:
@@ -165,7 +168,8 @@ class CounterReader:
             use = counters(metrics, {name: sum(values) for name, values in page.items()})
             if use is not None:
                 # Keep this source: another one that fits, too, would count from another zero.
-                self._sources, self.engine = [(card, metrics)], card.engine
+                self._sources = [(card, metrics)]
+                self.engine = card.engine
                 return use
         return None
 
@@ -288,7 +292,8 @@ def expected_hit_rate(requests: Requests) -> float:
 
 def _common_characters(one: str, other: str) -> int:
     """Count the common leading characters of two texts, by bisection: comparing slices is fast."""
-    common, most = 0, min(len(one), len(other))
+    common = 0
+    most = min(len(one), len(other))
     while common < most:
         middle = (common + most + 1) // 2
         if one[common:middle] == other[common:middle]:
@@ -346,7 +351,8 @@ class DraftUse:
             return None
         if before is None or not before.counted or not after.counted:
             before = cls(0.0, 0.0, 0.0)
-        drafts, drafted = after.drafts - before.drafts, before.drafted
+        drafts = after.drafts - before.drafts
+        drafted = before.drafted
         if drafts <= 0:
             return None
         # Tokens per draft may be known only after the load, as the first steps set that gauge.
@@ -368,7 +374,8 @@ def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
     known = [use for use in uses if use is not None]
     metrics: Metrics = {}
     if known:
-        accepted, drafted = sum(use.accepted for use in known), sum(use.drafted for use in known)
+        accepted = sum(use.accepted for use in known)
+        drafted = sum(use.drafted for use in known)
         if not math.isnan(drafted):
             metrics["spec_decode_acceptance_rate"] = 100 * accepted / drafted
         length = 1 + accepted / sum(use.drafts for use in known)
@@ -408,7 +415,8 @@ def drafts_of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -
 
 
 def _of_gauges(names: DraftGauges, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
-    lengths, rates = page.get(names.length, ()), page.get(names.rate or "", ())
+    lengths = page.get(names.length, ())
+    rates = page.get(names.rate or "", ())
     # Leave out ranks that have not decoded yet, whose length is 0: every step gains a token.
     rates = [rate for length, rate in zip(lengths, rates, strict=False) if length >= 1]
     lengths = [length for length in lengths if length >= 1]

@@ -95,7 +95,8 @@ class Prompts:
         purpose, contents = (
             (Purpose.WARM_UP, ()) if key.warm_up else (Purpose.LOAD, requests.contents)
         )
-        texts, bodies = Texts(self.tokenizer), []
+        texts = Texts(self.tokenizer)
+        bodies = []
         blocks: dict[int, Ints] = {}
         for request in range(len(requests))[part]:
             content = contents[request] if contents else None
@@ -176,7 +177,8 @@ class Prompts:
                 : int(requests.input_tokens[request])
             ]
             return whole[:0], whole
-        count, group = int(requests.input_tokens[request]), int(requests.group[request])
+        count = int(requests.input_tokens[request])
+        group = int(requests.group[request])
         shared = min(requests.prefix_tokens, count) if group >= 0 else 0
         own = key.generator(purpose, request).integers(low, high, count - shared)
         prefix = (
@@ -258,7 +260,8 @@ class Texts:
         words += [self._words[i % len(self._words)] for i in ids.tolist()]
         if self._count is None or self._first is None:
             return " ".join(words)
-        least, high = 2 if prefix else 1, len(words)
+        least = 2 if prefix else 1
+        high = len(words)
         tried = (
             high if prefix else high - self._first(words[0]) + 1
         )  # every word but the first has a blank before it
@@ -275,7 +278,8 @@ class Texts:
             else:
                 high = tried - 1
             tried -= math.ceil(excess[text] * tried / max(tokens + excess[text], 1))
-        before, last = " ".join(words[:high]), words[high] if high < len(words) else ""
+        before = " ".join(words[:high])
+        last = words[high] if high < len(words) else ""
         nearer = [f"{before} {last[:letters]}".strip() for letters in range(len(last) - 1, 0, -1)]
         # A blank can be a token of its own: then a letter more of the word before makes one token,
         # not two.

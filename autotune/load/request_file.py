@@ -84,7 +84,8 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
 
 
 def _arrays(load: LoadLog) -> dict[str, Any]:
-    log, records = load.log, load.log.records
+    log = load.log
+    records = load.log.records
     start_s = float(records.sent_s.min()) if len(log) else 0.0
     return {
         "point": [load.point] * len(log),
@@ -124,7 +125,8 @@ def _gaps(log: RequestLog) -> Any:
     requests joined."""
     import pyarrow as pa
 
-    ok, gaps_ms = log.records.ok, log.records.itl_ms
+    ok = log.records.ok
+    gaps_ms = log.records.itl_ms
     counts = np.where(ok, np.maximum(log.chunks - 1, 0), 0)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     if offsets[-1] != len(gaps_ms):

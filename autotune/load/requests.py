@@ -93,7 +93,8 @@ class Requests:
 
     def part(self, number: int, parts: int) -> Requests:
         """Return the requests at `dealt`, with an even share of the concurrency."""
-        places, turns = self.dealt(number, parts), self.turns
+        places = self.dealt(number, parts)
+        turns = self.turns
         if turns is not None:
             after = turns.after[places]
             turns = replace(
@@ -137,7 +138,8 @@ def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
     for hashes, tokens in zip(
         requests.blocks, requests.input_tokens.tolist(), strict=bool(requests.blocks)
     ):
-        chain, segments = 0, []
+        chain = 0
+        segments = []
         for position, one in enumerate(hashes or ()):
             chain = hash((chain, one))
             segments.append(

@@ -234,7 +234,9 @@ class ServerTokenizer:
         self, target: Target, body: dict[str, Any], key: str, vocabulary: int | None
     ) -> None:
         self.vocabulary = vocabulary
-        self._target, self._body, self._key = target, body, key
+        self._target = target
+        self._body = body
+        self._key = key
         self._http = http_client(httpx.Client, target, _TOKENIZE_S)
         weakref.finalize(self, self._http.close)
 

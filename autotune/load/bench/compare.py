@@ -37,7 +37,8 @@ def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     """
     if min(len(a), len(b)) < 2 or min(*a, *b) <= 0:
         return None
-    (mean_a, error_a), (mean_b, error_b) = moments(np.log(a)), moments(np.log(b))
+    mean_a, error_a = moments(np.log(a))
+    mean_b, error_b = moments(np.log(b))
     error = error_a + error_b
     half = 0.0
     if error > 0:
@@ -161,13 +162,15 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
 def compare(path_a: Path, path_b: Path) -> Comparison:
     """Compare two result files, in sweeps the common loads; raises `BadInput` for an invalid
     result."""
-    a, b = read(path_a), read(path_b)
+    a = read(path_a)
+    b = read(path_b)
     for path, result in ((path_a, a), (path_b, b)):
         if result.get("invalid"):
             raise BadInput(
                 f"{path}: its measurement is invalid ({result['invalid']}); measure it again"
             )
-    loads_a, loads_b = _loads(a), _loads(b)
+    loads_a = _loads(a)
+    loads_b = _loads(b)
     sweep = max(len(loads_a), len(loads_b)) > 1
     common = {load: (of_a, loads_b[load]) for load, of_a in loads_a.items() if load in loads_b}
     points: dict[str, tuple[Change, ...]] = {}
@@ -212,7 +215,8 @@ def _load_of(result: Result) -> str:
     missing."""
     if isinstance(result.get("load"), str):
         return str(result["load"])
-    concurrency, rate = number(result.get("max_concurrency")), number(result.get("request_rate"))
+    concurrency = number(result.get("max_concurrency"))
+    rate = number(result.get("request_rate"))
     limit = f"{concurrency:g} at a time" if concurrency else ""
     arrivals = f"{rate:g} requests per second" if rate else ""
     return ", ".join(part for part in (arrivals, limit) if part) or "all at once"
@@ -239,7 +243,8 @@ def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
         reasons.append(f"EVIDENCE DIFFERS: {told}; the change is not a measured one")
     elif of_a not in (Evidence.MEASURED, _NOT_STATED):
         reasons.append(f"{of_a.upper()}: both come from an emulated engine")
-    facts_a, facts_b = _facts(a, sweep), _facts(b, sweep)
+    facts_a = _facts(a, sweep)
+    facts_b = _facts(b, sweep)
     both = ((name, fact, facts_b.get(name)) for name, fact in facts_a.items())
     reasons += [
         f"different {name}: {x} in A, {y} in B"
@@ -264,10 +269,8 @@ def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
 
 def _facts(result: Result, sweep: bool) -> dict[str, object]:
     """Return the facts that two comparable results have in common, by name; None if not stated."""
-    named, count = (
-        result.get("endpoint") or result.get("backend"),
-        number(result.get("num_prompts")),
-    )
+    named = result.get("endpoint") or result.get("backend")
+    count = number(result.get("num_prompts"))
     facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
     if not sweep:
         facts["load"] = _load_of(result)

@@ -250,9 +250,10 @@ def searched(
 
     Where there is none, ``nearest_miss`` has the limit that the lightest load breaks.
     """
-    found, shown = came.found, came.shown
+    found = came.found
+    shown = came.shown
     sent = [load.point for load in shown[0].points]
-    workload = workload.model_copy(update={"points": sent}) if sent else workload
+    workload = workload.with_fields(points=sent) if sent else workload
     miss = None
     if found.missed is not None:
         broken, load = found.missed
@@ -440,7 +441,8 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
         _line("Load", result["load"]),
     ]
     lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
-    cache, reason = result["cache"], result["steady"].get("reason")
+    cache = result["cache"]
+    reason = result["steady"].get("reason")
     lines += [] if sweep else _figures(result, [STEADY])
     lines += [f"  no steady state: {reason}"] if reason else []
     emptied = (
@@ -474,7 +476,8 @@ def _figures(
     """Format the figures of the result: a load without limit has no rate."""
     lines = []
     for name in names:
-        value, (title, unit) = values.get(name), title_of(name)
+        value = values.get(name)
+        title, unit = title_of(name)
         if isinstance(value, int | float):
             shown = titles.get(name) or (f"{title} ({unit})" if unit else title)
             lines.append(_line(shown, readable.number(value)))
@@ -539,7 +542,8 @@ class LiveLine:
 
     def show(self, label: str, progress: LoadProgress) -> None:
         """Show the progress of the load of this label."""
-        line, now_ns = progress_line(label, progress), perf_counter_ns()
+        line = progress_line(label, progress)
+        now_ns = perf_counter_ns()
         if self._console.is_terminal:
             self._bar.update(
                 self._task, description=line, completed=progress.finished, total=progress.total

@@ -135,7 +135,8 @@ def _verdict(
     slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float
 ) -> bool | None:
     """Return whether one limit is met; None while undecided."""
-    quantile, statistic = _quantile(slo), slo.metric.partition("_")[0]
+    quantile = _quantile(slo)
+    statistic = slo.metric.partition("_")[0]
     samples = _samples(slo, runs)
     if samples is None or not len(samples):
         return _broken(slo, metrics).excess <= 0
@@ -252,7 +253,8 @@ def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
         done = run.successful()
         order = np.argsort(done.sent_s, kind="stable")
         if parts[1] == "tpot":
-            values, order = tpot_ms(done), order[done.output_tokens[order] > 1]
+            values = tpot_ms(done)
+            order = order[done.output_tokens[order] > 1]
         else:
             values = (
                 (done.first_token_s if parts[1] == "ttft" else done.finished_s) - done.sent_s

@@ -75,7 +75,8 @@ class Bracket:
     def next(self, hint: float | None = None) -> float | None:
         """Return the next load to try; None when the capacity is known. No load above a `hint` is
         feasible."""
-        kept, broken = self.kept, self.broken
+        kept = self.kept
+        broken = self.broken
         if not self.verdicts or (kept is None and self.start not in self.verdicts):
             return self.start
         if broken is None:
@@ -192,7 +193,8 @@ STEP = 0.02
 """Least relative change between confirmed loads."""
 START = 32
 """The first load, in flight."""
-START_RATE, LIGHTEST_RATE = 4.0, 1 / 8
+START_RATE = 4.0
+LIGHTEST_RATE = 1 / 8
 """First and lightest rate, as shares of the rate of sequential requests."""
 LEAST_OPEN = 200
 """Least requests of an open load: arrivals are bursty, and one burst would decide fewer."""
@@ -222,10 +224,8 @@ class Probe:
 
     def workload(self, workload: Workload) -> Workload:
         """Return the prompts of a workload at this load; a trace at its own times, sped up."""
-        label, lengths = (
-            f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}",
-            workload.points[0].lengths,
-        )
+        label = f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}"
+        lengths = workload.points[0].lengths
         arrival = self.arrival
         if self.by == "rate" and isinstance(lengths, TraceLengths):
             arrival = Arrival(kind="trace", speedup=self.load / lengths.trace.rate)
@@ -332,7 +332,8 @@ class LoadSearch:
         at_once: bool = False,
     ) -> None:
         check(by, workload, slos)
-        most, lengths = workload.points[0].prompts, workload.points[0].lengths
+        most = workload.points[0].prompts
+        lengths = workload.points[0].lengths
         # Requests per second of a trace, whose requests are all sent at every load; 0: of none.
         self._recorded_rate = lengths.trace.rate if isinstance(lengths, TraceLengths) else 0.0
         # Of one probe at most; more are sent by sending the load again.
@@ -346,7 +347,9 @@ class LoadSearch:
             tuple(slo for slo in slos if not slo.metric.startswith("capacity_")),
         )
         # Of a rate, as if its requests took no longer than one alone.
-        self._most, self._looks, self._at_once = most, looks, at_once
+        self._most = most
+        self._looks = looks
+        self._at_once = at_once
         self._alone = self._load = _Load(1.0, min(ALONE, self._prompts))
         self._loads: dict[float, _Load] = {}
         self._bracket = Bracket(1.0, float(most), float(min(START, most)), whole=True)
@@ -369,7 +372,8 @@ class LoadSearch:
         load.runs.append(records)
         load.metrics = {**summarize_loads(load.runs, self._limits), **(more or {})}
         if load.missing <= 0:
-            load.looks, load.target = load.looks + 1, 2 * load.target
+            load.looks += 1
+            load.target = 2 * load.target
         self._judge(probe, load)
         line = self._line(probe, load, records)
         self._probe = next(self._steps, None)
@@ -476,7 +480,8 @@ class LoadSearch:
         confirmed gives way to one that is lighter by `STEP` at least, and one that is confirmed to
         a heavier one where there is room for that.
         """
-        kept, broken = self._bracket.kept, self._bracket.broken
+        kept = self._bracket.kept
+        broken = self._bracket.broken
         if not self._confirm_s:
             return None
         confirmed = kept is not None and self._loads[kept].confirms
@@ -538,8 +543,10 @@ class LoadSearch:
     @property
     def found(self) -> FoundLoad:
         """Return the result of a finished search."""
-        capacity, broken_at = self._bracket.kept, self._bracket.broken
-        monotone, missed = self._bracket.not_monotone, None
+        capacity = self._bracket.kept
+        broken_at = self._bracket.broken
+        monotone = self._bracket.not_monotone
+        missed = None
         tried = [one for one in self._loads.values() if one.runs]
         if capacity is not None:
             shown = self._loads[capacity]
@@ -576,7 +583,8 @@ class LoadSearch:
 
     def _line(self, probe: Probe, load: _Load, records: RequestRecords) -> str:
         """Describe a probe in one line."""
-        judgement, metrics = load.judgement, load.metrics
+        judgement = load.judgement
+        metrics = load.metrics
         what = "one at a time" if load is self._alone else described(probe.by, probe.load)
         word = {True: "meets the limits", False: "breaks", None: "undecided"}[judgement.kept]
         if judgement.kept is False and judgement.broken is not None:

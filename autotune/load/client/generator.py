@@ -93,7 +93,8 @@ class Connections:
 
         After a server's first failure no more are opened to it, the requests find out.
         """
-        gate, failed = asyncio.Semaphore(_AT_ONCE), set[Server]()
+        gate = asyncio.Semaphore(_AT_ONCE)
+        failed = set[Server]()
 
         async def open_one(server: Server) -> None:
             async with gate:
@@ -143,7 +144,8 @@ class Connections:
 
     async def open(self, server: Server) -> Connection | RequestOutcome:
         """Open a connection to lend; if the server is unreachable, the outcome gives the reason."""
-        target, loop = server.target, asyncio.get_running_loop()
+        target = server.target
+        loop = asyncio.get_running_loop()
         host = target.host if target.tls else None
         problem = ""
         for address in target.addresses:
@@ -366,7 +368,9 @@ class Generator:
                         or exchange.outcome.kind is not OutcomeKind.CLOSED
                     ):
                         break
-                    kept, exchange.outcome, self._retries[request] = None, None, 1
+                    kept = None
+                    exchange.outcome = None
+                    self._retries[request] = 1
             outcome = exchange.outcome
             assert outcome is not None
             if not outcome.ok:
@@ -387,7 +391,8 @@ class Generator:
     async def _report(self, on_progress: Callable[[Progress], None]) -> None:
         while True:
             await asyncio.sleep(_REPORT_S)
-            sent, chunks = len(self._exchanges), self._chunks + self._stalls.chunks
+            sent = len(self._exchanges)
+            chunks = self._chunks + self._stalls.chunks
             on_progress(Progress(sent, self._finished, self._failed, len(self._schedule), chunks))
 
 
@@ -447,10 +452,8 @@ def serve(tasks: connection.Connection, answers: connection.Connection) -> None:
 
 def main() -> None:
     """Serve the pipes with the numbers of the two arguments."""
-    tasks, answers = (
-        connection.Connection(int(sys.argv[1]), writable=False),
-        connection.Connection(int(sys.argv[2]), readable=False),
-    )
+    tasks = connection.Connection(int(sys.argv[1]), writable=False)
+    answers = connection.Connection(int(sys.argv[2]), readable=False)
     poll = select.poll()
     poll.register(tasks.fileno(), 0)  # a hang-up is reported without being asked for
 

@@ -286,7 +286,8 @@ class Conversation:
     def request(self, number: int) -> tuple[bytes, float]:
         """Return the HTTP request of a turn, with the whole history, and the think time before it
         in seconds."""
-        turns, (request, _, text) = self.requests.turns, self.turns[number]
+        turns = self.requests.turns
+        request, _, text = self.turns[number]
         assert turns is not None
         system, tools = (
             turns.systems[turns.system[request]] if turns.system[request] >= 0 else ("", ())
@@ -354,7 +355,8 @@ class WorkerTask:
 
     def schedule(self) -> Schedule:
         """Make the request bodies of this task; workers do it in parallel."""
-        prompts, own = self.prompts, self.requests.part(self.worker, self.workers)
+        prompts = self.prompts
+        own = self.requests.part(self.worker, self.workers)
         bodies = list[bytes]()
         begun: list[Conversation] = []
         if (turns := self.requests.turns) is None:

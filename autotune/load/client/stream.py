@@ -171,7 +171,8 @@ def usage_counts(usage: Any) -> Usage | None:
     both counts exist."""
     if not isinstance(usage, dict):
         return None
-    read, written = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    read = _count(usage.get("prompt_tokens"))
+    written = _count(usage.get("completion_tokens"))
     if read is None or written is None:
         return None
     details = usage.get("prompt_tokens_details")
@@ -239,7 +240,8 @@ class EventStream:
         seen = max(len(self._carry) - 1, 0)
         self._carry += body
         if self._carry.find(b"\n\n", seen) >= 0:
-            whole, self._carry = bytes(self._carry), bytearray()
+            whole = bytes(self._carry)
+            self._carry = bytearray()
             self._cut(whole, now_ns)
         elif len(self._carry) > MAX_EVENT_BYTES:
             self._fail(f"an event of more than {MAX_EVENT_BYTES // 2**20} MiB")
@@ -250,7 +252,8 @@ class EventStream:
         if self._open_cr:
             self._open_cr = False
             self.feed(b"\n", now_ns)
-        left, self._carry = bytes(self._carry).rstrip(b"\n"), bytearray()
+        left = bytes(self._carry).rstrip(b"\n")
+        self._carry = bytearray()
         if left and not self.done and self.problem is None:
             self._other(left, now_ns)  # decoded even with text, as it may be half of one
             if self.problem is not None and self.problem.kind is OutcomeKind.MALFORMED:
@@ -259,7 +262,8 @@ class EventStream:
     def release(self) -> None:
         """Store the times and counts and free the bytes after the end."""
         self._recent.clear()
-        self._carry, self._stray = bytearray(), b""
+        self._carry = bytearray()
+        self._stray = b""
 
     def usage(self) -> Usage | None:
         """Return prompt tokens, generated tokens, and cached prompt tokens if reported; None
@@ -447,7 +451,8 @@ class Exchange:
     def __init__(
         self, expected_tokens: int, streaming: bool = True, events: EventStream | None = None
     ) -> None:
-        self.expected_tokens, self.streaming = expected_tokens, streaming
+        self.expected_tokens = expected_tokens
+        self.streaming = streaming
         self.sent_ns = perf_counter_ns()
         self.finished_ns = 0
         self.status = 0
@@ -500,7 +505,8 @@ class Exchange:
 
     def _end(self, outcome: RequestOutcome, at_ns: int) -> None:
         if self.outcome is None:  # the first one stands
-            self.outcome, self.finished_ns = outcome, at_ns
+            self.outcome = outcome
+            self.finished_ns = at_ns
             self.body.clear()
             self.events.release()
 
@@ -616,7 +622,8 @@ class Connection(asyncio.Protocol):
             self._exchange.location = one_line(value.partition(b"?")[0].decode("latin-1"))
 
     def on_message_begin(self) -> None:
-        self._has_length, self._coding = False, b""
+        self._has_length = False
+        self._coding = b""
         if self._exchange is None:
             self.close()  # bytes behind the end of the answer: who would know what the next ones belong to
 

@@ -49,7 +49,8 @@ class Target:
             )
         try:
             parts = urlsplit(text)
-            host, port = parts.hostname, parts.port
+            host = parts.hostname
+            port = parts.port
             (host or "").encode("idna")  # what every resolver does to a name
         except ValueError as error:
             raise BadInput(f"URL {url!r} is malformed ({error}); write http://HOST:PORT") from error

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from autotune.base.errors import BadInput, UnknownName
 from autotune.engines.library import Library, load
@@ -90,15 +90,15 @@ _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concur
 class Prefix(Part):
     """Shared prefix of prompts: the first `tokens` are the same within each of `groups` groups."""
 
-    tokens: int = Field(gt=0)
-    groups: int = Field(gt=0)
+    tokens: PositiveInt
+    groups: PositiveInt
 
 
 class LoadPoint(Part):
     """One load: this number of prompts of these lengths, with these arrivals."""
 
     label: str = ""
-    prompts: int = Field(gt=0)
+    prompts: PositiveInt
     arrival: Arrival = Arrival()
     lengths: Lengths
 
@@ -138,14 +138,13 @@ class Workload(Part):
             if problem := _misfit(point.lengths, point.arrival):
                 raise ValueError(problem)
         if self.prefix is not None:
-            shortest = min(
-                p.lengths.input_tokens if isinstance(p.lengths, FixedLengths) else 0
-                for p in self.points
-            )
-            if shortest < self.prefix.tokens:
-                raise ValueError(
-                    "prefix.tokens must not exceed the input tokens of a load point of fixed lengths"
-                )
+            for point in self.points:
+                lengths = point.lengths
+                shortest = lengths.input_tokens if isinstance(lengths, FixedLengths) else 0
+                if shortest < self.prefix.tokens:
+                    raise ValueError(
+                        "prefix.tokens must not exceed the input tokens of a load point of fixed lengths"
+                    )
         return self
 
     @property
@@ -186,10 +185,11 @@ class Workload(Part):
     def with_arrival(self, arrival: Arrival) -> Workload:
         """Return the same prompts with these arrivals; load points that differ only in arrival
         become one."""
-        points = [point.model_copy(update={"arrival": arrival}) for point in self._distinct()]
-        if problem := next(filter(None, (_misfit(point.lengths, arrival) for point in points)), ""):
-            raise BadInput(problem)
-        return self.model_copy(update={"points": points})
+        points = [point.with_fields(arrival=arrival) for point in self._distinct()]
+        for point in points:
+            if problem := _misfit(point.lengths, arrival):
+                raise BadInput(problem)
+        return self.with_fields(points=points)
 
     def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
         """Return a curve: for each a load point c4, c8, … with its own prompts; raises `BadInput`
@@ -199,9 +199,9 @@ class Workload(Part):
         points = []
         for point, concurrency in product(self._distinct(), dict.fromkeys(concurrencies)):
             label = "-".join(filter(None, (point.label, f"{_LABELS['concurrency']}{concurrency}")))
-            update = {"label": label, "arrival": arrival_of(concurrency=concurrency)}
-            points.append(point.model_copy(update=update))
-        return self.model_copy(update={"points": points})
+            arrival = arrival_of(concurrency=concurrency)
+            points.append(point.with_fields(label=label, arrival=arrival))
+        return self.with_fields(points=points)
 
     def _distinct(self) -> list[LoadPoint]:
         """Return the load points that differ in more than arrival, with labels that omit it."""
@@ -209,24 +209,21 @@ class Workload(Part):
         for point in self.points:
             label = _CONCURRENCY_LABEL.sub("", point.label)
             key = (label, point.prompts, point.lengths.model_dump_json())
-            first.setdefault(key, point.model_copy(update={"label": label}))
+            first.setdefault(key, point.with_fields(label=label))
         return list(first.values())
 
     def with_prompts(self, count: int) -> Workload:
         """Return the load with this number of prompts; raises `BadInput` for several loads, or a
         file's own one."""
         name = f"{self.name}:{count}"
-        if (
-            len(self.points) > 1
-            or isinstance(self.points[0].lengths, TraceLengths | SessionLengths)
-            or not count
-        ):
+        point, *others = self.points
+        if others or isinstance(point.lengths, TraceLengths | SessionLengths) or not count:
             raise BadInput(
                 f"--workload {name}: a number of prompts (above 0) needs a workload of one load"
             )
-        point = self.points[0].model_copy(update={"prompts": count})
         description = f"{count} prompts of {self.name}, {point.arrival.describe()}"
-        return self.model_copy(update={"name": name, "description": description, "points": [point]})
+        point = point.with_fields(prompts=count)
+        return self.with_fields(name=name, description=description, points=[point])
 
     @property
     def limited(self) -> bool:
@@ -239,24 +236,18 @@ class Workload(Part):
         points = []
         for point in self.points:
             if isinstance(point.lengths, Limited):
-                lengths = point.lengths.model_copy(update={"half": number})
-                prompts = point.prompts
-                if isinstance(lengths, FileLengths | TraceLengths):
-                    rows = (
-                        lengths.rows if isinstance(lengths, FileLengths) else lengths.trace.blocks
-                    )
-                    prompts = min(prompts, len(rows))
-                elif isinstance(lengths, SessionLengths):
-                    prompts = lengths.turns
+                lengths = point.lengths.with_fields(half=number)
+                prompts = point.prompts if lengths.held is None else lengths.held
+                prompts = min(prompts, point.prompts)
                 if prompts < min(LEAST_OF_HALF, point.prompts):
                     return None
-                point = point.model_copy(update={"lengths": lengths, "prompts": prompts})
+                point = point.with_fields(lengths=lengths, prompts=prompts)
             points.append(point)
-        halved = self.model_copy(update={"points": points})
+        halved = self.with_fields(points=points)
         try:
             for position in range(len(points)):
                 halved.draw(position, 0)
-        except BadInput:  # A file of texts tells how many pass its filter when they are drawn.
+        except BadInput:  # Only drawing shows how many texts of a file pass its filter.
             return None
         return halved
 
@@ -277,30 +268,34 @@ class Workload(Part):
         Raises `BadInput`: a file that cannot be read, is malformed, or holds too few prompts.
         """
         point = self.points[position]
+        prompts = point.prompts
+        arrival = point.arrival
         generator = np.random.default_rng([seed, position])
-        drawn = point.lengths.draw(point.prompts, generator, tokenizer or Approximate())
-        group = np.full(point.prompts, -1)
+        drawn = point.lengths.draw(prompts, generator, tokenizer or Approximate())
+        group = np.full(prompts, -1)
         if self.prefix is not None:
-            group = generator.permutation(np.arange(point.prompts) % self.prefix.groups)
-        # Of sessions, the concurrency is the number of those that are open together.
-        streams = point.prompts if drawn.turns is None else int((drawn.turns.after < 0).sum())
-        concurrency = point.arrival.concurrency or streams
-        if point.arrival.kind == "trace" and drawn.send_s is not None:
-            send_s = drawn.send_s / point.arrival.speedup
+            group = generator.permutation(np.arange(prompts) % self.prefix.groups)
+        concurrency = arrival.concurrency or prompts
+        if drawn.turns is not None:
+            # The concurrency of sessions is the number of those that are open together.
+            sessions = int((drawn.turns.after < 0).sum())
+            concurrency = min(arrival.concurrency or sessions, sessions)
+        if arrival.kind == "trace" and drawn.send_s is not None:
+            send_s = drawn.send_s / arrival.speedup
         else:
-            send_s = send_times(point.arrival, point.prompts, self.name, position, seed)
+            send_s = send_times(arrival, prompts, self.name, position, seed)
         return Requests(
             input_tokens=drawn.input_tokens,
             output_tokens=drawn.output_tokens,
             send_s=send_s,
             group=group,
             prefix_tokens=self.prefix.tokens if self.prefix else 0,
-            concurrency=concurrency if drawn.turns is None else min(concurrency, streams),
+            concurrency=concurrency,
             turns=drawn.turns,
             contents=drawn.contents,
             blocks=drawn.blocks,
             block_tokens=BLOCK_TOKENS,
-            ramp_s=point.arrival.ramp_s,
+            ramp_s=arrival.ramp_s,
         )
 
     def check_fits(self, context: int) -> None:
@@ -326,31 +321,32 @@ def _misfit(lengths: Lengths, arrival: Arrival) -> str:
 
 def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
     """Return the lists in place of numbers, by position."""
-    given = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
-    return {path: values for path, values in given.items() if isinstance(values, list)}
+    fields = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
+    return {path: values for path, values in fields.items() if isinstance(values, list)}
 
 
 def _expanded(point: Any, number: int) -> list[LoadPoint]:
     """Return the load points of a written one with lists; checked here, where their place in the
     file is known."""
-    swept, points = _swept(point), []
+    swept = _swept(point)
+    points = []
     for values in product(*swept.values()):
-        one, numbers = deepcopy(point), {}
+        document = deepcopy(point)
+        numbers = {}
         for path, value in zip(swept, values, strict=True):
-            _at(one, path[:-1])[path[-1]] = numbers[path[-1]] = value
+            _at(document, path[:-1])[path[-1]] = numbers[path[-1]] = value
         try:
-            checked = LoadPoint.model_validate(one)
+            checked = LoadPoint.model_validate(document)
         except ValidationError as error:
-            # A misspelt key is also a missing one: name what stands there.
+            # Name a misspelt key before the one that is missing for it.
             first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
             where = ".".join(map(str, first["loc"]))
             raise ValueError(
                 f"load point {number}: {where}: {first['msg'].removeprefix('Value error, ')}"
             ) from error
         labels = [f"{short}{numbers[name]}" for name, short in _LABELS.items() if name in numbers]
-        points.append(
-            checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *labels)))})
-        )
+        label = "-".join(filter(None, (checked.label, *labels)))
+        points.append(checked.with_fields(label=label))
     if not points:
         raise ValueError(f"load point {number}: an empty list in place of a number gives no load")
     return points
@@ -400,39 +396,36 @@ def _in_form(text: str) -> Workload:
     speedup = float(match[2] or 1) if match and kind == "trace" else 1.0
     if match is None or not 0 < speedup < math.inf:
         raise BadInput(f"malformed workload {text!r}: write {usage}")
-    file, arrival, origin = match[1], Arrival(), f"the file {match[1]}"
+    file = match[1]
+    arrival = Arrival()
+    origin = f"the file {file}"
     lengths: Lengths
     if kind == "random":
         read, written, prompts = (
             int(part) if part else _DEFAULT_PROMPTS for part in match.groups()
         )
-        lengths, origin = (
-            FixedLengths(input_tokens=read, output_tokens=written),
-            "asked for by this form",
-        )
+        lengths = FixedLengths(input_tokens=read, output_tokens=written)
+        origin = "asked for by this form"
         what = f"{prompts} prompts of {read} random tokens with answers of {written} tokens, all at once"
     elif kind == "sharegpt":
         check_sharegpt(Path(file))
-        lengths, prompts = (
-            ShareGPTLengths(kind="sharegpt", file=file),
-            int(match[2] or _DEFAULT_PROMPTS),
-        )
+        lengths = ShareGPTLengths(kind="sharegpt", file=file)
+        prompts = int(match[2] or _DEFAULT_PROMPTS)
         passing = f"{prompts} prompts of {file} that pass vLLM's filter"
         what = f"{passing}, answers of the lengths in the file, all at once"
     elif kind == "jsonl":
         lengths = FileLengths(kind="jsonl", file=file)
-        prompts = len(lengths.rows)
+        prompts = lengths.held
         what = f"the {prompts} requests of {file}, all at once"
     elif kind == "trace":
-        lengths, arrival = (
-            TraceLengths(kind="trace", file=file),
-            Arrival(kind="trace", speedup=speedup),
-        )
-        prompts, origin = len(lengths.trace.lines), f"the trace {file}"
+        lengths = TraceLengths(kind="trace", file=file)
+        arrival = Arrival(kind="trace", speedup=speedup)
+        prompts = lengths.held
+        origin = f"the trace {file}"
         what = f"the {prompts} requests of {file}, {arrival.describe()}"
     else:
         lengths = SessionLengths(kind="sessions", file=file)
-        prompts = lengths.turns
+        prompts = lengths.held
         what = f"the {prompts} turns of the {len(lengths.sessions)} sessions of {file}, with their think times"
     point = LoadPoint(prompts=prompts, arrival=arrival, lengths=lengths)
     return Workload(name=text, description=what, origin=origin, points=[point])

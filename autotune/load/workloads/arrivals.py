@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from autotune.base.arrays import Floats
 from autotune.base.errors import BadInput
@@ -29,6 +29,10 @@ class Part(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
+    def with_fields(self, **fields: Any) -> Self:
+        """Return a copy with other values in some fields."""
+        return self.model_copy(update=fields)
+
 
 class Arrival(Part):
     """Times at which requests are sent; rates are in requests per second.
@@ -46,7 +50,7 @@ class Arrival(Part):
     kind: Literal["all_at_once", "closed_loop", "constant", "poisson", "gamma", "trace"] = (
         "all_at_once"
     )
-    concurrency: int | None = Field(default=None, gt=0)
+    concurrency: PositiveInt | None = None
     request_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     burstiness: float = Field(default=1.0, ge=0.001, allow_inf_nan=False)
     speedup: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -55,7 +59,8 @@ class Arrival(Part):
     @model_validator(mode="after")
     def _check(self) -> Arrival:
         for name, kinds in _KINDS_OF.items():
-            value, default = getattr(self, name), type(self).model_fields[name].default
+            value = getattr(self, name)
+            default = type(self).model_fields[name].default
             if value != default and self.kind not in kinds:
                 raise ValueError(f"{self.kind} has no {name}; {' and '.join(kinds)} may have one")
             if value is None and self.kind in kinds:
@@ -71,13 +76,14 @@ class Arrival(Part):
         """Return its name in reports."""
         faster = "" if self.speedup == 1 else f", {self.speedup:g} times as fast"
         bursts = "" if self.burstiness == 1 else f" with burstiness {self.burstiness:g}"
+        begun = f", begun over {self.ramp_s:.3g} s" if self.ramp_s else ""
+        rate = f"{self.request_rate or 0:g} requests per second"
         return {
             "all_at_once": "all at once",
-            "closed_loop": f"{self.concurrency} at a time"
-            + (f", begun over {self.ramp_s:.3g} s" * bool(self.ramp_s)),
-            "constant": f"{self.request_rate or 0:g} requests per second, evenly spaced",
-            "poisson": f"{self.request_rate or 0:g} requests per second, Poisson arrivals",
-            "gamma": f"{self.request_rate or 0:g} requests per second, gamma arrivals{bursts}",
+            "closed_loop": f"{self.concurrency} at a time{begun}",
+            "constant": f"{rate}, evenly spaced",
+            "poisson": f"{rate}, Poisson arrivals",
+            "gamma": f"{rate}, gamma arrivals{bursts}",
             "trace": f"at the times of the trace{faster}",
         }[self.kind]
 
@@ -92,20 +98,21 @@ def arrival_of(
 
     Raises `BadInput`: numbers that exclude each other or are out of range.
     """
-    if concurrency is not None and request_rate is not None:
-        raise BadInput(
-            "a concurrency and a request rate are mutually exclusive: a load is closed or open"
-        )
-    if request_rate is None and burstiness != 1:
-        raise BadInput("burstiness belongs to a request rate: give one")
     if request_rate is None:
+        if burstiness != 1:
+            raise BadInput("burstiness belongs to a request rate: give one")
         kind = "all_at_once" if concurrency is None else "closed_loop"
     else:
+        if concurrency is not None:
+            raise BadInput(
+                "a concurrency and a request rate are mutually exclusive: a load is closed or open"
+            )
         kind = {1: "poisson", math.inf: "constant"}.get(burstiness, "gamma")
-    numbers = {"burstiness": burstiness} if kind == "gamma" else {}
-    given = {"concurrency": concurrency, "request_rate": request_rate, **numbers}
+    fields = {"kind": kind, "concurrency": concurrency, "request_rate": request_rate}
+    if kind == "gamma":
+        fields["burstiness"] = burstiness
     try:
-        return Arrival.model_validate({"kind": kind, **given})
+        return Arrival.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         where = f"{first['loc'][0]} {first['input']}: " if first["loc"] else ""
@@ -128,7 +135,6 @@ def send_times(arrival: Arrival, requests: int, workload: str, point: int, seed:
     means = np.full(requests - 1, 1 / rate)
     generator = np.random.default_rng([seed, zlib.crc32(workload.encode()), point, _STREAM])
     gaps = means * generator.gamma(arrival.burstiness, 1 / arrival.burstiness, len(means))
-    total = float(gaps.sum())
-    if total > 0:
+    if (total := float(gaps.sum())) > 0:
         gaps *= means.sum() / total
     return np.concatenate([[0.0], np.cumsum(gaps)])

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, model_validator
+from numpy.random import Generator
+from pydantic import Field, PositiveInt, model_validator
 
 from autotune.base.arrays import Floats, Ints
 from autotune.base.errors import BadInput, MalformedFile
@@ -48,7 +49,7 @@ def passages(
     kind: TextKind,
     tokens: int,
     count: int,
-    generator: np.random.Generator,
+    generator: Generator,
     half: Half | None = None,
 ) -> list[str]:
     """Choose passages of about this number of tokens from lines' starts; raises `BadInput` for too
@@ -80,12 +81,12 @@ def documents(kind: TextKind) -> tuple[str, ...]:
 
     Raises `BadInput`: this Python was installed without them.
     """
-    found = tuple(_prose() if kind == "prose" else _sources())
-    if not found:
+    texts = tuple(_prose() if kind == "prose" else _sources())
+    if not texts:
         raise BadInput(
             f"this Python was installed without the {kind} of its standard library; use another workload"
         )
-    return found
+    return texts
 
 
 def _prose() -> Iterator[str]:
@@ -125,19 +126,24 @@ class Limited(Part):
 
     half: Half | None = None
 
+    @property
+    def held(self) -> int | None:
+        """Number of its requests; None where only drawing shows it."""
+        return None
+
 
 class FixedLengths(Part):
     """Random tokens: all prompts and all answers have the same length."""
 
     kind: Literal["fixed"] = "fixed"
-    input_tokens: int = Field(gt=0)
-    output_tokens: int = Field(gt=0)
+    input_tokens: PositiveInt
+    output_tokens: PositiveInt
 
     @property
     def longest(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, _generator: Generator, _tokenizer: Tokenizer) -> Drawn:
         return Drawn(np.full(prompts, self.input_tokens), np.full(prompts, self.output_tokens))
 
     def source(self, _tokenizer: Tokenizer) -> str:
@@ -163,13 +169,10 @@ class TableLengths(Part):
     @model_validator(mode="after")
     def _check(self) -> TableLengths:
         for name, table in (("input", self.input_quantiles), ("output", self.output_quantiles)):
-            points, lengths = list(table), list(table.values())
-            if (
-                points[:1] != [0.0]
-                or points[-1:] != [1.0]
-                or points != sorted(points)
-                or lengths != sorted(lengths)
-            ):
+            points = list(table)
+            lengths = list(table.values())
+            whole = points[:1] == [0.0] and points[-1:] == [1.0]
+            if not whole or points != sorted(points) or lengths != sorted(lengths):
                 raise ValueError(
                     f"{name}_quantiles must run from 0 to 1 with lengths that do not fall"
                 )
@@ -179,7 +182,7 @@ class TableLengths(Part):
     def longest(self) -> int:
         return min(self.total_limit, int(self.input_quantiles[1.0] + self.output_quantiles[1.0]))
 
-    def draw(self, prompts: int, generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, generator: Generator, _tokenizer: Tokenizer) -> Drawn:
         read = _stratified(self.input_quantiles, prompts, generator)
         written = _stratified(self.output_quantiles, prompts, generator)
         return Drawn(read, np.minimum(written, self.total_limit - read))
@@ -200,7 +203,7 @@ class ShareGPTLengths(Limited):
     def longest(self) -> int:
         return MOST_TOTAL_TOKENS
 
-    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, generator: Generator, tokenizer: Tokenizer) -> Drawn:
         """Draw other conversations for each state of the generator; raises `BadInput` if the file
         holds too few."""
         return _drawn(sample(Path(self.file), prompts, generator, tokenizer, self.half), tokenizer)
@@ -226,18 +229,18 @@ class FileLengths(Limited):
         return max(row.input_tokens(Approximate()) + row.output_tokens for row in self.rows)
 
     @property
-    def rows(self) -> tuple[FileRequest, ...]:
-        return tuple(half_of(read_requests(Path(self.file)), self.half))
+    def rows(self) -> Sequence[FileRequest]:
+        return half_of(read_requests(Path(self.file)), self.half)
 
-    def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+    @property
+    def held(self) -> int:
+        return len(self.rows)
+
+    def draw(self, prompts: int, _generator: Generator, tokenizer: Tokenizer) -> Drawn:
         """Draw the requests; raises `BadInput` if the file holds too few: repeats would come from
         the prefix cache."""
-        rows = self.rows[:prompts]
-        if len(rows) < prompts:
-            raise BadInput(
-                f"{self.file} holds {len(rows)} requests, but {prompts} prompts are requested"
-            )
-        return _drawn(rows, tokenizer)
+        _check_held(self, prompts)
+        return _drawn(self.rows[:prompts], tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
         counted = any(row.stated_tokens is None for row in self.rows)
@@ -249,16 +252,16 @@ class LibraryTextLengths(Limited):
     tokens."""
 
     kind: Literal["library_text"]
-    text: Literal["prose", "code"]
-    input_tokens: int = Field(gt=0)
-    output_tokens: int = Field(gt=0)
+    text: TextKind
+    input_tokens: PositiveInt
+    output_tokens: PositiveInt
 
     @property
     def longest(self) -> int:
         """Return the longest length, with a margin for tokenizers that use more tokens."""
         return self.input_tokens * 3 // 2 + self.output_tokens
 
-    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, generator: Generator, tokenizer: Tokenizer) -> Drawn:
         """Draw other passages for each state of the generator; raises `BadInput` if there are too
         few."""
         texts = passages(self.text, self.input_tokens, prompts, generator, self.half)
@@ -266,10 +269,9 @@ class LibraryTextLengths(Limited):
         return Drawn(read, np.full(prompts, self.output_tokens), texts)
 
     def source(self, tokenizer: Tokenizer) -> str:
-        of = "documentation" if self.text == "prose" else "standard library"
-        return (
-            f"{self.text} of the {of} of Python {platform.python_version()}, {_counted(tokenizer)}"
-        )
+        source = "documentation" if self.text == "prose" else "standard library"
+        python = f"Python {platform.python_version()}"
+        return f"{self.text} of the {source} of {python}, {_counted(tokenizer)}"
 
 
 class TraceLengths(Limited):
@@ -288,6 +290,10 @@ class TraceLengths(Limited):
         return read_trace(Path(self.file)).part(self.half)
 
     @property
+    def held(self) -> int:
+        return len(self.trace.lines)
+
+    @property
     def _totals(self) -> Ints:
         totals: Ints = self.trace.input_tokens + self.trace.output_tokens
         return totals
@@ -303,17 +309,14 @@ class TraceLengths(Limited):
                 self.trace.lines[first],
             )
 
-    def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, _generator: Generator, _tokenizer: Tokenizer) -> Drawn:
         """Draw the requests; raises `BadInput` if the trace holds too few."""
+        _check_held(self, prompts)
         trace = self.trace
-        if len(trace.lines) < prompts:
-            raise BadInput(
-                f"{self.file} holds {len(trace.lines)} requests, but {prompts} prompts are requested"
-            )
-        some = slice(0, prompts)
-        blocks = trace.blocks[some] if any(trace.blocks) else ()
+        first = slice(prompts)
+        blocks = trace.blocks[first] if any(trace.blocks) else ()
         return Drawn(
-            trace.input_tokens[some], trace.output_tokens[some], (), trace.send_s[some], blocks
+            trace.input_tokens[first], trace.output_tokens[first], (), trace.send_s[first], blocks
         )
 
     def source(self, _tokenizer: Tokenizer) -> str:
@@ -336,11 +339,11 @@ class SessionLengths(Limited):
         return max(session.longest(Approximate()) for session in self.sessions)
 
     @property
-    def sessions(self) -> tuple[Session, ...]:
-        return tuple(half_of(read_sessions(Path(self.file)), self.half))
+    def sessions(self) -> Sequence[Session]:
+        return half_of(read_sessions(Path(self.file)), self.half)
 
     @property
-    def turns(self) -> int:
+    def held(self) -> int:
         """Number of turns of all sessions, which are all sent."""
         return sum(len(session.turns) for session in self.sessions)
 
@@ -352,12 +355,12 @@ class SessionLengths(Limited):
             if tokens > context:
                 raise MalformedFile(self.file, beyond_context(tokens, context), session.line)
 
-    def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, _generator: Generator, tokenizer: Tokenizer) -> Drawn:
         """Draw the turns; raises `BadInput` for another number than the file's: a session is sent
         to its end."""
-        if prompts != self.turns:
+        if prompts != self.held:
             raise BadInput(
-                f"{self.file} holds {self.turns} turns and sends all; prompts: {prompts} differs"
+                f"{self.file} holds {self.held} turns and sends all; prompts: {prompts} differs"
             )
         return drawn_turns(self.sessions, tokenizer)
 
@@ -373,7 +376,8 @@ def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
     numbers: dict[tuple[str, str], int] = {}
     preambles: list[int] = []
     systems: list[tuple[str, Sequence[object]]] = []
-    rows: list[tuple[int, int, float, int, int, int]] = []
+    rows: list[tuple[int, int, int, float, int, int, int]] = []
+    contents: list[Content | None] = []
     for session in sessions:
         system = -1
         if session.preamble:
@@ -386,20 +390,16 @@ def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
         history = begin
         for place, turn in enumerate(session.turns):
             own = turn.input_tokens(tokenizer)
+            written = turn.output_tokens
             after = len(rows) - 1 if place else -1
-            rows.append((history + own, after, turn.think_s, own, system, begin))
-            history += own + turn.output_tokens
-    said = [turn for session in sessions for turn in session.turns]
-    reads, afters, thinks, owns, numbered, begins = (
+            rows.append((history + own, written, after, turn.think_s, own, system, begin))
+            contents.append(turn.content)
+            history += own + written
+    reads, writes, afters, thinks_s, owns, numbered, begins = (
         np.array(column) for column in zip(*rows, strict=True)
     )
-    turns = Turns(afters, thinks, owns, numbered, begins, systems)
-    return Drawn(
-        reads,
-        np.array([turn.output_tokens for turn in said]),
-        [turn.content for turn in said],
-        turns=turns,
-    )
+    turns = Turns(afters, thinks_s, owns, numbered, begins, systems)
+    return Drawn(reads, writes, contents, turns=turns)
 
 
 def beyond_context(tokens: int, context: int) -> str:
@@ -419,6 +419,14 @@ Lengths = Annotated[
 ]
 
 
+def _check_held(lengths: FileLengths | TraceLengths, prompts: int) -> None:
+    """Raise `BadInput` where a file holds too few requests."""
+    if lengths.held < prompts:
+        raise BadInput(
+            f"{lengths.file} holds {lengths.held} requests, but {prompts} prompts are requested"
+        )
+
+
 def _drawn(rows: Sequence[FileRequest], tokenizer: Tokenizer) -> Drawn:
     read = np.array([row.input_tokens(tokenizer) for row in rows])
     return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
@@ -428,6 +436,6 @@ def _counted(tokenizer: Tokenizer) -> str:
     return f"tokens {'counted by ' if tokenizer.exact else ''}{tokenizer.describe()}"
 
 
-def _stratified(table: Mapping[float, float], count: int, generator: np.random.Generator) -> Ints:
+def _stratified(table: Mapping[float, float], count: int, generator: Generator) -> Ints:
     slices = (generator.permutation(count) + generator.random(count)) / count
     return np.rint(np.interp(slices, list(table), list(table.values()))).astype(np.int64)

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from autotune.base.arrays import Floats, Ints
@@ -268,7 +269,7 @@ def check_sharegpt(path: Path) -> None:
 def sample(
     path: Path,
     prompts: int,
-    generator: np.random.Generator,
+    generator: Generator,
     tokenizer: Tokenizer,
     half: Half | None = None,
 ) -> list[FileRequest]:
@@ -376,7 +377,8 @@ def read_sessions(path: Path) -> tuple[Session, ...]:
     Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no session, or there is
     none.
     """
-    sessions, shared = list[Session](), _SessionLine()
+    sessions = list[Session]()
+    shared = _SessionLine()
     for number, line in _lines(path):
         row = parsed_line(path, number, line, _SessionLine, _SESSION_FORM)
         if not row.model_fields_set:
@@ -468,7 +470,8 @@ def read_trace(path: Path) -> Trace:
     elif first:
         problem = f"not a trace: write {_MOONCAKE_FORM} (Mooncake), or {_AZURE_FORM} (Azure)"
         raise MalformedFile(path, problem, first_number)
-    found, numbers = list[_TraceRow](), list[int]()
+    found = list[_TraceRow]()
+    numbers = list[int]()
     for number, line in lines:
         row = parse(path, number, line)
         if found and row[0] < found[-1][0]:
@@ -500,7 +503,8 @@ def _azure(places: Sequence[int], path: Path, number: int, line: str) -> _TraceR
     cells = _cells(line)
     try:
         at, read, written = (cells[place].strip() for place in places)
-        time, counts = datetime.fromisoformat(at), (int(read), int(written))
+        time = datetime.fromisoformat(at)
+        counts = int(read), int(written)
         if not (0 < counts[0] < 2**31 and 0 <= counts[1] < 2**31):
             raise ValueError("no numbers of tokens")
     except (ValueError, IndexError) as error:
