@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
@@ -30,11 +30,12 @@ import numpy as np
 from autotune.base.child import IMPORT_FOLDER, start_python
 from autotune.base.errors import AutotuneError, ClientFailed
 from autotune.base.notify import Notify, silent
-from autotune.load.capacity.search import FoundLoad, Probe, beside
+from autotune.load.capacity.search import FoundLoad, Probe, extra_metrics
 from autotune.load.client.generator import HEAD_START_NS, allow_open_files
 from autotune.load.client.messages import (
     Answer,
     ClientHealth,
+    OnProgress,
     Progress,
     RequestLog,
     RequestTimeouts,
@@ -53,6 +54,9 @@ from .request_file import LoadLog
 from .requests import Requests
 from .tokenizers import Tokenizer
 from .workloads import LoadPoint, Workload
+
+Json = dict[str, Any]
+"""A JSON object, as in a result."""
 
 _MAX_LENGTH_ERROR = 0.01
 """Largest relative error of the mean output length. An engine that honours ``ignore_eos`` is exact;
@@ -245,7 +249,7 @@ class Measurement:
             return f"the client did not keep up with the server: {'; '.join(bound)}"
         return next((point.cache.stale for point in self.points if point.cache.stale), "")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return to_json([self])
 
 
@@ -292,7 +296,7 @@ class FoundCapacity(Measurement):
         """Return why the numbers are invalid: the reason of the probe that ended the search."""
         return self.probes[-1].invalid
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {**to_json(self.shown), **self.metrics}
 
 
@@ -323,7 +327,7 @@ def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
     }
 
 
-def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
+def to_json(runs: Sequence[Measurement]) -> Json:
     """Return metrics, counts and load points of repeats as one run; a run that ended early has
     fewer load points."""
     outcomes = [outcome for run in runs for outcome in run.outcomes]
@@ -349,14 +353,14 @@ def _with_sound_steady(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics
     return metrics if sound else {**metrics, "steady_total_token_throughput": None}
 
 
-def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
+def _point_json(loads: Sequence[LoadResult]) -> Json:
     """Return one load point, its repeats joined; only a single load has one steady state."""
     first = loads[0]
     clients = [
         ClientHealth.of_all(load.workers).to_json() | {"beyond_limits": load.client_bound or None}
         for load in loads
     ]
-    state_json: dict[str, Any] | None = None
+    state_json: Json | None = None
     if len(loads) == 1:
         metrics = _with_client(summarize(first.log.records, first.slos), loads)
         state = steady(first.log.records)
@@ -381,9 +385,9 @@ def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
     }
 
 
-def worst_client(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def worst_client(clients: Sequence[Json]) -> Json:
     """Return for each figure the largest of several loads; the first limit that was exceeded."""
-    worst: dict[str, Any] = {"beyond_limits": None}
+    worst: Json = {"beyond_limits": None}
     for client in clients:
         for name, value in client.items():
             if name == "beyond_limits":
@@ -421,7 +425,7 @@ def send(
             if search.found.capacity:
                 on_probe(search.give_up())
             break
-        on_probe(search.tell(measurement.points[0].log.records, beside(measurement.metrics)))
+        on_probe(search.tell(measurement.points[0].log.records, extra_metrics(measurement.metrics)))
     return FoundCapacity.of_search(load.seed, search.found, probes)
 
 
@@ -530,7 +534,7 @@ class Workers:
             )
 
     def send(
-        self, task: WorkerTask, workers: int, on_progress: Callable[[Progress], None] = silent
+        self, task: WorkerTask, workers: int, on_progress: OnProgress = silent
     ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
         """Send a load point with this number of workers and wait for every answer; server failures
         do not raise.
@@ -573,7 +577,7 @@ class Workers:
 def _results(
     shares: Sequence[int],
     processes: Sequence[_Process],
-    on_progress: Callable[[Progress], None],
+    on_progress: OnProgress,
 ) -> list[tuple[RequestLog, ClientHealth]]:
     """Return each worker's result once all have one; until then report progress."""
     progress = [Progress(0, 0, 0, share, 0) for share in shares]

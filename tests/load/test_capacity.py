@@ -29,7 +29,7 @@ from autotune.load.capacity.search import (
     Bracket,
     LoadSearch,
     Probe,
-    check,
+    check_search,
 )
 from autotune.load.metrics.formulas import Slo, summarize_loads
 from autotune.load.metrics.records import RequestRecords
@@ -320,7 +320,7 @@ def test_what_cannot_be_searched_is_refused(
     workload: str, slos: tuple[Slo, ...], words: str
 ) -> None:
     with pytest.raises(BadInput, match=words):
-        check("rate", load_workload(workload), slos)
+        check_search("rate", load_workload(workload), slos)
 
 
 def test_a_trace_is_searched_by_its_speed_up_whole_at_every_load(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_a_trace_is_searched_by_its_speed_up_whole_at_every_load(tmp_path: Path)
     workload, sent = load_workload(f"trace:{path}"), []
     limit = (Slo.parse("mean_ttft_ms<=200"),)
     with pytest.raises(BadInput, match="--find-load rate finds the highest feasible speedup"):
-        check("concurrency", workload, limit)
+        check_search("concurrency", workload, limit)
     search = LoadSearch("rate", limit, workload, confirm_s=CONFIRM_S)
     while (probe := search.ask()) is not None:
         at_s = probe.workload(workload).draw(0, probe.seed(0)).send_s

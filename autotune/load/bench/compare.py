@@ -9,18 +9,17 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
+from autotune.load.measuring import Json
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import HEADLINE, METRICS
 
 from .results import Interval, moments, number, read, student
 
-Result = Mapping[str, Any]
 _LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
 _NOT_STATED = "not stated"
 _OURS = ("workload", "seed", "evidence")
@@ -94,10 +93,15 @@ class Change:
             return "open" if self.predicted else "unclear"
         return "better" if (self.b > self.a) is METRICS[self.metric].maximise else "worse"
 
-    def to_json(self) -> dict[str, Any]:
-        row = {"a": self.a, "b": self.b, "change_percent": self.percent}
-        ends = {"interval95": self.interval, "interval90_on_a_node": self.on_a_node}
-        return {**row, **ends, "verdict": self.verdict}
+    def to_json(self) -> Json:
+        return {
+            "a": self.a,
+            "b": self.b,
+            "change_percent": self.percent,
+            "interval95": self.interval,
+            "interval90_on_a_node": self.on_a_node,
+            "verdict": self.verdict,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +122,16 @@ class Comparison:
     notes: tuple[str, ...]
     points: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        metrics = changes_json(self.changes)
-        points = {load: changes_json(changes) for load, changes in self.points.items()}
-        whole = {
+    def to_json(self) -> Json:
+        return {
             "a": self.a,
             "b": self.b,
             "comparable": not self.warnings,
             "warnings": self.warnings,
+            "metrics": changes_json(self.changes),
+            "points": {load: changes_json(changes) for load, changes in self.points.items()},
+            "notes": self.notes,
         }
-        return {**whole, "metrics": metrics, "points": points, "notes": self.notes}
 
     def lines(self) -> list[str]:
         """Format the comparison for people: the warnings come before the numbers."""
@@ -143,13 +147,14 @@ class Comparison:
         return [*lines, *(f"Note: {text}." for text in self.notes)]
 
 
-def changes_json(changes: Sequence[Change]) -> dict[str, Any]:
+def changes_json(changes: Sequence[Change]) -> Json:
     return {change.metric: change.to_json() for change in changes}
 
 
 def rows_of(changes: Sequence[Change]) -> list[str]:
     lines = [f"{'metric':<31}{'A':>14}{'B':>14}{'change':>11}  {'':<8} 95 % interval"]
-    lines[0] += "       90 % on real nodes" if any(change.predicted for change in changes) else ""
+    if any(change.predicted for change in changes):
+        lines[0] += "       90 % on real nodes"
     for change in changes:
         a, b = readable.numbers([change.a, change.b])
         ends = readable.percents(change.interval) if change.interval else ""
@@ -172,19 +177,15 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     loads_a = _loads(a)
     loads_b = _loads(b)
     sweep = max(len(loads_a), len(loads_b)) > 1
-    common = {load: (of_a, loads_b[load]) for load, of_a in loads_a.items() if load in loads_b}
     points: dict[str, tuple[Change, ...]] = {}
-    for load, (of_a, of_b) in (common if sweep else {"": (a, b)}).items():
-        both = ((name, number(of_a.get(name)), number(of_b.get(name))) for name in SHOWN)
-        # The repeats of a sweep are over all its loads.
-        changes = (
-            Change(
-                name, x, y, None if sweep else ratio_interval(_repeats(a, name), _repeats(b, name))
-            )
-            for name, x, y in both
-            if x is not None and y is not None
-        )
-        points[load] = tuple(changes)
+    changes: tuple[Change, ...] = ()
+    if sweep:
+        # The repeats of a sweep are over all its loads: no interval for one of them.
+        for load, metrics_a in loads_a.items():
+            if load in loads_b:
+                points[load] = _changes(metrics_a, loads_b[load], intervals=False)
+    else:
+        changes = _changes(a, b, intervals=True)
     counts = [len(_repeats(result)) for result in (a, b)]
     notes = [f"intervals are over repeats, {counts[0]} of A and {counts[1]} of B, by Welch"]
     if min(counts) < 2:
@@ -197,20 +198,33 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
         *_validity("A", a),
         *_validity("B", b),
     )
-    return Comparison(str(path_a), str(path_b), warnings, points.pop("", ()), tuple(notes), points)
+    return Comparison(str(path_a), str(path_b), warnings, changes, tuple(notes), points)
 
 
-def _loads(result: Result) -> dict[str, Result]:
+def _changes(a: Json, b: Json, intervals: bool) -> tuple[Change, ...]:
+    """Return the change of each shown metric that both have, with an interval over the repeats."""
+    changes = []
+    for name in SHOWN:
+        x = number(a.get(name))
+        y = number(b.get(name))
+        if x is not None and y is not None:
+            repeats = (_repeats(a, name), _repeats(b, name)) if intervals else ((), ())
+            changes.append(Change(name, x, y, ratio_interval(*repeats)))
+    return tuple(changes)
+
+
+def _loads(result: Json) -> dict[str, Json]:
     """Return the metrics of each load of a result, by its description."""
-    listed = result.get("points")
-    points = (
-        [point for point in listed if isinstance(point, dict)] if isinstance(listed, list) else []
-    )
-    loads = {str(point.get("load")): point["metrics"] for point in points if "metrics" in point}
+    points = result.get("points")
+    loads = {
+        str(point.get("load")): point["metrics"]
+        for point in (points if isinstance(points, list) else [])
+        if isinstance(point, dict) and "metrics" in point
+    }
     return loads if len(loads) > 1 else {_load_of(result): result}
 
 
-def _load_of(result: Result) -> str:
+def _load_of(result: Json) -> str:
     """Describe the load in the words of `Arrival.describe`; from vLLM's keys if ours are
     missing."""
     if isinstance(result.get("load"), str):
@@ -222,7 +236,7 @@ def _load_of(result: Result) -> str:
     return ", ".join(part for part in (arrivals, limit) if part) or "all at once"
 
 
-def _repeats(result: Result, metric: str = HEADLINE) -> list[float]:
+def _repeats(result: Json, metric: str = HEADLINE) -> list[float]:
     """Return a metric of each repeat, or that of the result without repeats."""
     rows = result.get("repeats")
     listed = rows if isinstance(rows, list) else []
@@ -230,27 +244,24 @@ def _repeats(result: Result, metric: str = HEADLINE) -> list[float]:
     return [value for value in values if value is not None] or [float(result[metric])]
 
 
-def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
+def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
     """Name the differences in how A and B were measured."""
     reasons = []
-    of_a, of_b = (
-        str(result.get("evidence") or _NOT_STATED) for result in (a, b)
-    )  # vLLM's files do not say
-    if of_a != of_b and _NOT_STATED in (of_a, of_b):
-        reasons.append(f"evidence of A: {of_a}; evidence of B: {of_b}")
-    elif of_a != of_b:
-        told = f"A is {of_a.upper()}, B is {of_b.upper()}"
-        reasons.append(f"EVIDENCE DIFFERS: {told}; the change is not a measured one")
-    elif of_a not in (Evidence.MEASURED, _NOT_STATED):
-        reasons.append(f"{of_a.upper()}: both come from an emulated engine")
-    facts_a = _facts(a, sweep)
+    # vLLM's files do not state their evidence.
+    evidence_a, evidence_b = (str(result.get("evidence") or _NOT_STATED) for result in (a, b))
+    if evidence_a == evidence_b:
+        if evidence_a not in (Evidence.MEASURED, _NOT_STATED):
+            reasons.append(f"{evidence_a.upper()}: both come from an emulated engine")
+    elif _NOT_STATED in (evidence_a, evidence_b):
+        reasons.append(f"evidence of A: {evidence_a}; evidence of B: {evidence_b}")
+    else:
+        both = f"A is {evidence_a.upper()}, B is {evidence_b.upper()}"
+        reasons.append(f"EVIDENCE DIFFERS: {both}; the change is not a measured one")
     facts_b = _facts(b, sweep)
-    both = ((name, fact, facts_b.get(name)) for name, fact in facts_a.items())
-    reasons += [
-        f"different {name}: {x} in A, {y} in B"
-        for name, x, y in both
-        if None not in (x, y) and x != y
-    ]
+    for name, fact in _facts(a, sweep).items():
+        other = facts_b.get(name)
+        if None not in (fact, other) and fact != other:
+            reasons.append(f"different {name}: {fact} in A, {other} in B")
     for name, result in (("A", a), ("B", b)):
         missing = [key for key in _OURS if result.get(key) is None]
         if missing:
@@ -267,21 +278,21 @@ def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
     return reasons
 
 
-def _facts(result: Result, sweep: bool) -> dict[str, object]:
+def _facts(result: Json, sweep: bool) -> dict[str, object]:
     """Return the facts that two comparable results have in common, by name; None if not stated."""
-    named = result.get("endpoint") or result.get("backend")
-    count = number(result.get("num_prompts"))
     facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
+    load = _load_of(result)
     if not sweep:
-        facts["load"] = _load_of(result)
-        facts["number of prompts per repeat"] = (
-            None if count is None else f"{count / len(_repeats(result)):g}"
-        )
-    if named is not None:
-        facts["endpoint"] = "chat completions" if "chat" in str(named) else "completions"
-    if "per second" in _load_of(result):
+        facts["load"] = load
+        if (count := number(result.get("num_prompts"))) is not None:
+            facts["number of prompts per repeat"] = f"{count / len(_repeats(result)):g}"
+    endpoint = result.get("endpoint") or result.get("backend")
+    if endpoint is not None:
+        facts["endpoint"] = "chat completions" if "chat" in str(endpoint) else "completions"
+    if "per second" in load:
         facts["burstiness"] = result.get("burstiness")
-    return {**facts, "source of lengths": result.get("lengths_source")}
+    facts["source of lengths"] = result.get("lengths_source")
+    return facts
 
 
 def _unmatched(a: Collection[str], b: Collection[str], sweep: bool) -> list[str]:
@@ -296,7 +307,7 @@ def _unmatched(a: Collection[str], b: Collection[str], sweep: bool) -> list[str]
     ]
 
 
-def _validity(name: str, result: Result) -> list[str]:
+def _validity(name: str, result: Json) -> list[str]:
     failed = number(result.get("failed"))
     reasons = {
         f"{failed or 0:g} requests failed": failed,

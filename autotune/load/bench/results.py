@@ -30,11 +30,17 @@ from autotune.base.errors import BadInput, MalformedFile
 from autotune.base.evidence import Evidence
 from autotune.base.files import write_atomically
 from autotune.engines.library import Library
-from autotune.load.capacity.search import CONFIRM_S, LOADS, LoadSearch, described
-from autotune.load.capacity.search import check as check_load_search
+from autotune.load.capacity.search import CONFIRM_S, LOADS, LoadSearch, check_search, described
 from autotune.load.client.messages import Progress as LoadProgress
 from autotune.load.client.target import Target
-from autotune.load.measuring import FoundCapacity, LoadOptions, Measurement, to_json, worst_client
+from autotune.load.measuring import (
+    FoundCapacity,
+    Json,
+    LoadOptions,
+    Measurement,
+    to_json,
+    worst_client,
+)
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
 from autotune.load.metrics.records import LATENCIES, STATISTICS
@@ -98,12 +104,12 @@ class Bench(BenchOptions):
             "--same-prompts": self.same_prompts,
             "--keep-cache": self.keep_cache,
         }
-        if given := [option for option, value in decided.items() if value]:
+        if excluded := [option for option, value in decided.items() if value]:
             raise BadInput(
-                f"{' and '.join(given)}: --find-load sets the load itself; remove the option"
+                f"{' and '.join(excluded)}: --find-load sets the load itself; remove the option"
             )
         assert self.find_load is not None
-        check_load_search(self.find_load, workload, self.slos)
+        check_search(self.find_load, workload, self.slos)
 
     def load_search(self, workload: Workload, limits: Sequence[Slo]) -> LoadSearch | None:
         """Return the load search that is asked for; None: the loads are given."""
@@ -129,17 +135,16 @@ class Bench(BenchOptions):
 
     def check_result_file(self) -> None:
         """Raise `BadInput` for a result file that is not writable."""
-        path = self.save_result  # now, as a result that cannot be kept is an hour lost
-        other = path is not None and path.exists() and not path.is_file()
-        if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
+        path = self.save_result
+        if path is None:
+            return
+        other = path.exists() and not path.is_file()
+        if other or not os.access(path.absolute().parent, os.W_OK):
             raise BadInput(f"--save-result {path}: not writable; give a file in an existing folder")
-        if (
-            path is not None
-            and (beside := requests_path(path)).exists()
-            and not has_requests(beside)
-        ):
+        requests = requests_path(path)
+        if requests.exists() and not has_requests(requests):
             raise BadInput(
-                f"--save-result {path}: {beside.name} lies next to it and is no result's; choose another name"
+                f"--save-result {path}: {requests.name} lies next to it and is no result's; choose another name"
             )
 
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
@@ -180,7 +185,7 @@ def result(
     evidence: Evidence,
     runs: Sequence[Measurement],
     tokenizer: Tokenizer | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Return the result of one or more runs, each with its own seed, ready for JSON."""
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
     whole = options.rent.derived(to_json(runs))
@@ -242,18 +247,18 @@ def searched(
     options: Bench,
     workload: Workload,
     evidence: Evidence,
-    came: FoundCapacity,
+    measured: FoundCapacity,
     tokenizer: Tokenizer | None,
-) -> dict[str, Any]:
+) -> Json:
     """Return the result of a load search, ready for JSON: the load of the capacity, with the curve
     of all loads.
 
     Where there is none, ``nearest_miss`` has the limit that the lightest load breaks.
     """
-    found = came.found
-    shown = came.shown
-    sent = [load.point for load in shown[0].points]
-    workload = workload.with_fields(points=sent) if sent else workload
+    found = measured.found
+    shown = measured.shown
+    if sent := [load.point for load in shown[0].points]:
+        workload = workload.with_fields(points=sent)
     miss = None
     if found.missed is not None:
         broken, load = found.missed
@@ -267,14 +272,14 @@ def searched(
     whole = result(options, workload, evidence, shown, tokenizer)
     return {
         **whole,
-        **options.rent.derived(came.metrics),
+        **options.rent.derived(measured.metrics),
         "steady_total_token_throughput": whole["steady_total_token_throughput"],
-        "num_prompts": came.metrics["completed"] + came.metrics["failed"],
+        "num_prompts": measured.metrics["completed"] + measured.metrics["failed"],
         "find_load": options.find_load,
         "load_search": found.sentences(),
         "nearest_miss": miss,
-        "failure": came.failure or None,
-        "invalid": came.invalid or None,
+        "failure": measured.failure or None,
+        "invalid": measured.invalid or None,
     }
 
 
@@ -282,27 +287,27 @@ def _common(values: Sequence[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else None
 
 
-def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> dict[str, Any]:
+def save(path: Path, result: Json, runs: Sequence[Measurement]) -> Json:
     """Write the result, and its requests next to it; returns the written result, with
     ``requests_file``.
 
     The requests come first: a result that is there is whole. Raises `BadInput` when a file cannot
     be written.
     """
-    beside = requests_path(path)
-    written = {**result, "requests_file": beside.name}
+    requests = requests_path(path)
+    written = {**result, "requests_file": requests.name}
     about = {
         name: result[name] for name in ("workload", "load", "seed", "evidence", "model_id", "date")
     }
     try:
-        write_requests(beside, [log for run in runs for log in run.logs], about)
+        write_requests(requests, [log for run in runs for log in run.logs], about)
         write_atomically(path, json.dumps(written, allow_nan=False) + "\n")
     except OSError as error:
         raise BadInput(f"--save-result {path}: not writable ({error.strerror or error})") from error
     return written
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Json:
     """Read a file of `save` or ``vllm bench serve --save-result``; raises `BadInput`,
     `MalformedFile` for others."""
     try:
@@ -380,7 +385,7 @@ _CURVE = (
 )
 
 
-def table(result: Mapping[str, Any]) -> list[str]:
+def table(result: Json) -> list[str]:
     """Format a result; several load points are a curve, with only summed figures below it.
 
     Of a load search: the curve, what was found, and the table of the load that is the capacity.
@@ -389,69 +394,81 @@ def table(result: Mapping[str, Any]) -> list[str]:
         points = [
             {"label": described(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
         ]
-        found = [f"{sentence}." for sentence in result["load_search"]]
-        found += [*_figures(result, shown_in("capacity")), ""]
-        return [*curve(points), "", *found, *table({**result, "find_load": None})]
+        sentences = [f"{sentence}." for sentence in result["load_search"]]
+        capacity = _figures(result, shown_in("capacity"))
+        alone = table({**result, "find_load": None})
+        return [*curve(points), "", *sentences, *capacity, "", *alone]
     sweep = len(result["points"]) > 1
-    lines = [*curve(result["points"]), ""] if sweep else []
-    emulated = result["evidence"] != Evidence.MEASURED
-    title = (
-        f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
-    )
-    lines.append(title.center(_WIDTH, "="))
-    lines += _figures(result, _OF_A_SWEEP if sweep else _VLLM)
-    for name, heading, short in () if sweep else _LATENCIES:
-        lines.append(heading.center(_WIDTH, "-"))
+    label = "" if result["evidence"] == Evidence.MEASURED else f" ({result['evidence'].upper()})"
+    title = f" Serving Benchmark Result{label} ".center(_WIDTH, "=")
+    if sweep:
+        lines = [*curve(result["points"]), "", title, *_figures(result, _OF_A_SWEEP)]
+    else:
+        lines = [title, *_figures(result, _VLLM), *_latencies(result)]
+        if derived := _figures(result, shown_in("bench")):
+            lines += [_heading("Per GPU, per user, and costs"), *derived]
+    if result["invalid"]:
+        lines.append(f"INVALID: {result['invalid']}")
+    kept_up = "no" if result["client_bound"] else "yes"
+    return [
+        *lines,
+        *_workload(result, sweep),
+        _heading("Client"),
+        *_figures(result["client"], _CLIENT, _CLIENT),
+        _line("Kept up", kept_up),
+        "=" * _WIDTH,
+    ]
+
+
+def _latencies(result: Json) -> list[str]:
+    """Format the latencies under a heading each."""
+    lines = []
+    for name, heading, short in _LATENCIES:
+        lines.append(_heading(heading))
         for statistic in ("mean", "median", "p90", "p99"):
             value = readable.number(result[f"{statistic}_{name}_ms"])
             lines.append(_line(f"{statistic.capitalize()} {short} (ms)", value))
-    derived = [] if sweep else _figures(result, shown_in("bench"))
-    lines += ["Per GPU, per user, and costs".center(_WIDTH, "-"), *derived] if derived else []
-    lines += [f"INVALID: {result['invalid']}"] if result["invalid"] else []
-    lines += [
-        *_workload(result, sweep),
-        "Client".center(_WIDTH, "-"),
-        *_figures(result["client"], _CLIENT, _CLIENT),
-    ]
-    return [*lines, _line("Kept up", "no" if result["client_bound"] else "yes"), "=" * _WIDTH]
+    return lines
 
 
-def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
+def _heading(text: str) -> str:
+    return text.center(_WIDTH, "-")
+
+
+def curve(points: Sequence[Json]) -> list[str]:
     """Format a line per load point: throughput against latency; latencies in ms."""
     names = [str(point["label"] or point["load"]) for point in points]
     wide = max(map(len, ["load", *names]))
-    rows = [
-        f"{'load':<{wide}}"
-        + "".join(f"{heading:>14}" for heading, _ in _CURVE)
-        + "  (latencies in ms)"
-    ]
+    headings = "".join(f"{heading:>14}" for heading, _ in _CURVE)
+    rows = [f"{'load':<{wide}}{headings}  (latencies in ms)"]
     for name, point in zip(names, points, strict=True):
-        rows.append(
-            f"{name:<{wide}}"
-            + "".join(f"{readable.number(point['metrics'][key]):>14}" for _, key in _CURVE)
-        )
+        figures = (readable.number(point["metrics"][key]) for _, key in _CURVE)
+        rows.append(f"{name:<{wide}}" + "".join(f"{figure:>14}" for figure in figures))
     return rows
 
 
-def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
+def _workload(result: Json, sweep: bool) -> list[str]:
     """Format the requests, and the figures of the server's caches and drafts."""
     lines = [
-        "Workload".center(_WIDTH, "-"),
+        _heading("Workload"),
         _line("Workload", result["workload"]),
         _line("Load", result["load"]),
+        _line("Seed", str(result["seed"])),
+        _line("Evidence", result["evidence"]),
     ]
-    lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
     cache = result["cache"]
-    reason = result["steady"].get("reason")
-    lines += [] if sweep else _figures(result, [STEADY])
-    lines += [f"  no steady state: {reason}"] if reason else []
-    emptied = (
-        "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
-    )
+    if not sweep:
+        lines += _figures(result, [STEADY])
+    if reason := result["steady"].get("reason"):
+        lines.append(f"  no steady state: {reason}")
     if cache["kept"]:
         emptied = "no, as requested"
     elif cache["reset"] is None:
         emptied = "no: the engine is unknown"
+    elif cache["reset"] == "done":
+        emptied = "yes"
+    else:
+        emptied = f"no: {cache['reset_reason'] or cache['reset']}"
     lines.append(_line("Prefix cache emptied before each load", emptied))
     if cache["hit_rate"] is not None:
         lines.append(_line("Prefix cache hit rate", readable.number(cache["hit_rate"])))
@@ -460,25 +477,21 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     if len(repeats) < 2:
         return lines
     values = [repeat[HEADLINE] for repeat in repeats]
-    title = (
-        f"Repeats, {'all load points as one load' if sweep else 'total token throughput'} (tok/s)"
-    )
-    lines.append(title.center(_WIDTH, "-"))
+    what = "all load points as one load" if sweep else "total token throughput"
+    lines.append(_heading(f"Repeats, {what} (tok/s)"))
     shown = readable.numbers([*values, sum(values) / len(values)])
     seeds = (f"Seed {repeat['seed']}" for repeat in repeats)
     lines += map(_line, (*seeds, "Mean"), shown)
     return [*lines, _line("95 % interval of the mean", readable.interval(mean_interval(values)))]
 
 
-def _figures(
-    values: Mapping[str, Any], names: Iterable[str], titles: Mapping[str, str] = _VLLM
-) -> list[str]:
+def _figures(values: Json, names: Iterable[str], titles: Mapping[str, str] = _VLLM) -> list[str]:
     """Format the figures of the result: a load without limit has no rate."""
     lines = []
     for name in names:
         value = values.get(name)
-        title, unit = title_of(name)
         if isinstance(value, int | float):
+            title, unit = title_of(name)
             shown = titles.get(name) or (f"{title} ({unit})" if unit else title)
             lines.append(_line(shown, readable.number(value)))
     return lines

@@ -3,10 +3,11 @@
 A limit on a quantile, ``p99_ttft_ms<=2000``, is one on a share: at most 1 % of the requests may
 take longer. Of n requests the number that do is binomial, so a test of that share says how sure a
 verdict is (the exact test of C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Requests that
-follow each other share a queue and fare alike: by how much their share spreads more between batches
-than it would by itself, so many fewer do they count for. A limit on a mean is judged by Student's
-test on the means of batches. A limit on anything else is compared with the figure. An open load
-must be carried, too: its backlog does not grow, by Student's test on its changes.
+follow each other share a queue and are correlated: their number is divided by the factor by which
+their share varies more between batches than that of independent requests. A limit on a mean is
+judged by Student's test on the means of batches. A limit on anything else is compared with the
+figure. An open load must be carried, too: its backlog does not grow, by Student's test on its
+changes.
 
 Looking again after more requests gives chance more tries, and so do several limits: `ERROR` is
 shared out among them.
@@ -16,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from autotune.base.arrays import Bools, Floats
 from autotune.load.metrics.formulas import Slo
-from autotune.load.metrics.records import LATENCIES, QUANTILES, RequestRecords, tpot_ms
+from autotune.load.metrics.records import LATENCIES, QUANTILES, RequestRecords, latencies
 from autotune.load.metrics.table import Metrics
 
 ERROR = 0.05
@@ -50,15 +51,13 @@ STEPS = 10
 """Parts of the second half of an open load used to measure the change of its backlog."""
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(NamedTuple):
     """The limit that a load violates most.
 
     Attributes:
-        slo: as text; for a load that breaks none but is not carried or answered, what is wrong with
-            it.
+        slo: as text; the fault of a load that violates none but is not carried or answered.
         value, limit: of its metric.
-        excess: by what share of the limit; 0.1 is 10 %.
+        excess: share of the limit; 0.1 is 10 %.
     """
 
     slo: str
@@ -68,8 +67,7 @@ class Broken:
     excess: float
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """Verdict on a load: whether it meets every limit (None while undecided), and the violated
     limit."""
 
@@ -105,18 +103,19 @@ def judge(
     """Decide whether a load meets every SLO, from the latencies of its requests.
 
     Args:
-        runs: what the client saw, one for each time that the load was sent.
+        runs: the client's records, one for each time that the load was sent.
         metrics: of all of them.
         rate: requests per second at which they were sent; None: in a closed loop.
-        last: whether what is open is to be decided by the figures.
+        last: whether the figures decide an undecided limit.
         looks: that the load may have.
-        confirm: whether what is open is broken, as the load is to be recommended; it has one look.
+        confirm: whether an undecided limit is violated, as the load is to be recommended; it has
+            one look.
     """
     failed = sum(int((~run.ok).sum()) for run in runs)
     if failed:
         sent = sum(map(len, runs))
-        what = f"{failed} of {sent} requests failed"
-        return Judgement(False, Broken(what, "failed", float(failed), 0.0, failed / sent))
+        fault = f"{failed} of {sent} requests failed"
+        return Judgement(False, Broken(fault, "failed", float(failed), 0.0, failed / sent))
     error = UNCONFIRMED / len(slos) if confirm else error_per_look(slos, looks)
     judged = [(_verdict(slo, runs, metrics, error), _broken(slo, metrics)) for slo in slos]
     if rate is not None:
@@ -136,14 +135,12 @@ def _verdict(
 ) -> bool | None:
     """Return whether one limit is met; None while undecided."""
     quantile = _quantile(slo)
-    statistic = slo.metric.partition("_")[0]
     samples = _samples(slo, runs)
-    if samples is None or not len(samples):
-        return _broken(slo, metrics).excess <= 0
-    if quantile is not None:
-        return share_kept(samples, slo.limit, 1 - quantile, error)
-    if statistic == "mean":
-        return mean_kept(samples, slo.limit, error)
+    if samples is not None and len(samples):
+        if quantile is not None:
+            return share_kept(samples, slo.limit, 1 - quantile, error)
+        if slo.metric.startswith("mean_"):
+            return mean_kept(samples, slo.limit, error)
     return _broken(slo, metrics).excess <= 0
 
 
@@ -160,12 +157,11 @@ def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bo
 
     count = float(len(values))
     if NEAR * float(np.quantile(values, 1 - allowed)) > limit:
-        # What few are beyond does not show what they have in common: a lower level does.
+        # Too few exceed the limit to show correlation: estimate it at a lower level.
         level = min(limit, float(np.quantile(values, 1 - max(allowed, COMMON))))
         count /= _inflation(values > level)
     over = count * float((values > limit).mean())
-    # P(X >= k) of a binomial is the incomplete beta function, which takes what n and k are not:
-    # fractions.
+    # P(X >= k) of a binomial is the incomplete beta function, which also takes fractions.
     at_least = float(betainc(over, count - over + 1, allowed)) if over > 0 else 1.0
     at_most = 1.0 - float(betainc(over + 1, count - over, allowed)) if over < count else 1.0
     if at_most <= error:
@@ -209,13 +205,14 @@ def _carried(
     """Return whether the backlog of an open load does not grow; to confirm it, none of `GROWTH` may
     be undecided.
 
-    A growth by less than that is open until the last look: the chance of one look would end the
+    A growth by less than that is undecided until the last look: chance in one look would end the
     search far too low.
     """
     least, mean, most = growth(run, ERROR)
     served = rate * (1 - mean)
-    what = f"of {rate:g} requests per second {served:.3g} are served, so the queue grows"
-    broken = Broken(what, "request_throughput", served, rate, mean if least > 0 else mean - GROWTH)
+    fault = f"of {rate:g} requests per second {served:.3g} are served, so the queue grows"
+    excess = mean if least > 0 else mean - GROWTH
+    broken = Broken(fault, "request_throughput", served, rate, excess)
     if least > 0:
         return False if last or confirm or mean > GROWTH else None, broken
     return (most if confirm else mean) <= GROWTH or None, broken
@@ -245,22 +242,11 @@ def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
 def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
     """Return the latencies in ms of a limit, in the order of sending; None for other metrics and
     token gaps."""
-    parts = slo.metric.split("_")
-    if not is_latency(slo) or parts[1] == "itl":
+    latency = slo.metric.split("_")[1]
+    if not is_latency(slo) or latency == "itl":
         return None
-    series = []
-    for run in runs:
-        done = run.successful()
-        order = np.argsort(done.sent_s, kind="stable")
-        if parts[1] == "tpot":
-            values = tpot_ms(done)
-            order = order[done.output_tokens[order] > 1]
-        else:
-            values = (
-                (done.first_token_s if parts[1] == "ttft" else done.finished_s) - done.sent_s
-            ) * 1e3
-        series.append(values[order])
-    return np.concatenate(series) if series else np.empty(0)
+    series = [latencies(run.successful().in_order_of_sending())[latency] for run in runs]
+    return np.concatenate(series)
 
 
 def is_latency(slo: Slo) -> bool:

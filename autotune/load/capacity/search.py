@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -67,10 +67,10 @@ class Bracket:
     @property
     def not_monotone(self) -> tuple[float, float] | None:
         """A load that violated a limit, and a heavier one that met all."""
-        lower = [
-            load for load, kept in self.verdicts.items() if not kept and load < (self.kept or 0.0)
-        ]
-        return (max(lower), self.kept) if lower and self.kept is not None else None
+        if (heaviest := self.kept) is None:
+            return None
+        lower = [load for load, kept in self.verdicts.items() if not kept and load < heaviest]
+        return (max(lower), heaviest) if lower else None
 
     def next(self, hint: float | None = None) -> float | None:
         """Return the next load to try; None when the capacity is known. No load above a `hint` is
@@ -81,24 +81,24 @@ class Bracket:
             return self.start
         if broken is None:
             assert kept is not None
-            return None if kept >= self.heaviest else self._between(min(2 * kept, self.heaviest))
+            return None if kept >= self.heaviest else self._valid(min(2 * kept, self.heaviest))
         if kept is None:
             if broken <= self.lightest:
                 return None
             lower = broken / 2 if hint is None else min(broken / 2, hint)
-            return self._between(max(lower, self.lightest))
+            return self._valid(max(lower, self.lightest))
         if broken <= kept * (1 + TOLERANCE) or (self.whole and broken - kept <= 1):
             return None
         middle = math.sqrt(kept * broken)
         if hint is not None:
             middle = min(middle, (1 + TOLERANCE) * max(hint, kept))
-        middle = self._between(middle)
-        # Rounded to whole numbers the middle may be an end.
+        middle = self._valid(middle)
+        # Avoid the ends, to which whole numbers may be rounded.
         return min(max(middle, kept + 1), broken - 1) if self.whole else middle
 
-    def _between(self, load: float) -> float:
+    def _valid(self, load: float) -> float:
         """Return a valid load: a whole number, or one of three digits."""
-        return float(max(1, round(load))) if self.whole else float(f"{load:.3g}")
+        return float(max(1, round(load))) if self.whole else rounded(load)
 
 
 By = Literal["concurrency", "rate"]
@@ -140,7 +140,8 @@ class FoundLoad:
         """Describe the result, one sentence each."""
         if self.missed is not None:
             broken, load = self.missed
-            return [f"violated at the lightest load, {described(self.by, load)}: {of(broken)}"]
+            violation = violation_in_words(broken)
+            return [f"violated at the lightest load, {described(self.by, load)}: {violation}"]
         parts = [f"{described(self.by, self.capacity)} meet every limit"]
         if self.broken_at is None:
             parts[0] += ", the heaviest load tried: the capacity may be higher"
@@ -164,7 +165,7 @@ def described(by: By, load: float) -> str:
     return f"{load:,.0f} in flight" if by == "concurrency" else f"{load:.3g} requests per second"
 
 
-def of(broken: Broken) -> str:
+def violation_in_words(broken: Broken) -> str:
     """Describe a violated limit in words: which, by how much."""
     if broken.metric in ("failed", "request_throughput"):
         return broken.slo
@@ -229,9 +230,8 @@ class Probe:
         arrival = self.arrival
         if self.by == "rate" and isinstance(lengths, TraceLengths):
             arrival = Arrival(kind="trace", speedup=self.load / lengths.trace.rate)
-        update = {"label": label, "prompts": self.requests, "arrival": arrival}
-        point = workload.points[0].model_copy(update=update)
-        return workload.model_copy(update={"points": [point]})
+        point = workload.points[0].with_fields(label=label, prompts=self.requests, arrival=arrival)
+        return workload.with_fields(points=[point])
 
     def seed(self, seed: int) -> int:
         """Return the seed of this probe: every probe has its own prompts."""
@@ -243,8 +243,8 @@ class _Load:
     """One load and all requests sent at it.
 
     Attributes:
-        target: requests after which it is looked at next.
-        looks: that were had.
+        target: requests until the next look.
+        looks: number of looks so far.
         lengthened: whether it was begun anew, as it was too short for the time that its requests
             take.
         ramp_s: seconds over which its streams started.
@@ -279,21 +279,18 @@ class _Load:
         }
 
 
-def check(by: By, workload: Workload, slos: Sequence[Slo]) -> None:
+def check_search(by: By, workload: Workload, slos: Sequence[Slo]) -> None:
     """Raise `BadInput` for a workload with a fixed load, or limits that no load violates."""
-    arrivals = dict.fromkeys(point.arrival.describe() for point in workload.points)
     kinds = {point.arrival.kind for point in workload.points}
     if kinds == {"trace"} and by == "concurrency":
         raise BadInput(
             f"--find-load concurrency with workload {workload.name}: a trace has fixed times; --find-load rate "
             "finds the highest feasible speedup"
         )
-    if len(workload.points) > 1 or kinds not in ({"all_at_once"}, {"trace"}):
-        fixed = (
-            f"{len(workload.points)} load points"
-            if len(workload.points) > 1
-            else f"a load: {', '.join(arrivals)}"
-        )
+    several = len(workload.points) > 1
+    if several or kinds not in ({"all_at_once"}, {"trace"}):
+        arrival = workload.points[0].arrival.describe()
+        fixed = f"{len(workload.points)} load points" if several else f"a load: {arrival}"
         raise BadInput(
             f"--find-load with workload {workload.name}: it fixes {fixed}; use one that sends all prompts at "
             "once, e.g. sharegpt or random:1000:200"
@@ -318,7 +315,7 @@ class LoadSearch:
             confirmed.
         at_once: all streams of a load start together, as after a restart of what sends them.
 
-    Raises `BadInput` as `check` does.
+    Raises `BadInput` as `check_search` does.
     """
 
     def __init__(
@@ -331,22 +328,20 @@ class LoadSearch:
         confirm_s: float = 0.0,
         at_once: bool = False,
     ) -> None:
-        check(by, workload, slos)
+        check_search(by, workload, slos)
         most = workload.points[0].prompts
         lengths = workload.points[0].lengths
-        # Requests per second of a trace, whose requests are all sent at every load; 0: of none.
+        # Requests per second of a trace, whose requests are all sent at every load; 0: no trace.
         self._recorded_rate = lengths.trace.rate if isinstance(lengths, TraceLengths) else 0.0
-        # Of one probe at most; more are sent by sending the load again.
+        # Largest number of one probe; more are sent by sending the load again.
         self._prompts = most if workload.has_text or self._recorded_rate else MOST_REQUESTS
         # A trace is a whole load, so there is no longer one to confirm it.
         self._confirm_s = confirm_s if by == "rate" and not self._recorded_rate else 0.0
-        self._limits = tuple(limits) or tuple(slos)
-        # A limit on the capacity itself is for whoever compares servers.
-        self._by, self._slos = (
-            by,
-            tuple(slo for slo in slos if not slo.metric.startswith("capacity_")),
-        )
-        # Of a rate, as if its requests took no longer than one alone.
+        self._limits = limits or slos
+        self._by: By = by
+        # Without limits on the capacity itself, which compare servers.
+        self._slos = [slo for slo in slos if not slo.metric.startswith("capacity_")]
+        # The heaviest rate is this share of the rate of sequential requests.
         self._most = most
         self._looks = looks
         self._at_once = at_once
@@ -407,8 +402,8 @@ class LoadSearch:
             lightest, heaviest, start = (rounded(alone.load * share) for share in shares)
             self._bracket = Bracket(lightest, heaviest, min(start, heaviest), whole=False)
         if alone.judgement.kept is False:
-            # What takes too long by itself does so under every load: one more is tried, to see
-            # whether that is so.
+            # A request that takes too long by itself does so under every load: try the lightest one
+            # to see whether that is so.
             self._bracket.verdicts[self._bracket.lightest] = False
         if not alone.metrics["completed"]:
             return
@@ -438,8 +433,7 @@ class LoadSearch:
         if self._by == "concurrency":
             load.ramp_s = 0.0 if self._at_once else self._request_s(load.load)
         elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
-            # A load that is far too heavy shows it soon; one that is not is then sent for as long
-            # as it must be.
+            # Send few requests first, which show a load that is far too heavy; then the others.
             requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
             load.target += requests if requests < load.missing else 0
         return Probe(self._by, load.load, min(requests, self._prompts), self._sent, load.ramp_s)
@@ -447,14 +441,10 @@ class LoadSearch:
     def _judge(self, probe: Probe, load: _Load) -> None:
         """Decide a load from its requests."""
         needed = math.ceil(TURNOVERS * probe.load * float(load.metrics["mean_e2el_ms"]) / 1e3)
-        settled = (
-            probe.by == "concurrency"
-            or load.confirms
-            or load.lengthened
-            or len(load.runs[-1]) >= needed
-        )
-        settled |= bool(self._recorded_rate)
-        rate = probe.load if probe.by == "rate" and settled and not self._recorded_rate else None
+        # A closed loop has no backlog, and a trace is a whole load.
+        whole = probe.by == "concurrency" or self._recorded_rate > 0
+        settled = whole or load.confirms or load.lengthened or len(load.runs[-1]) >= needed
+        rate = probe.load if settled and not whole else None
         last = load.looks >= self._looks
         confirm = load.confirms and load.looks > 0
         load.judgement = judge(
@@ -463,14 +453,12 @@ class LoadSearch:
         if load.judgement.kept is False:
             return
         if not settled:
-            load.lengthened, load.looks, load.target = (
-                True,
-                0,
-                min(math.ceil(SPARE * needed), MOST_REQUESTS),
-            )
+            load.lengthened = True
+            load.looks = 0
+            load.target = min(math.ceil(SPARE * needed), MOST_REQUESTS)
             load.runs.clear()
         if load is not self._alone and not load.looks:
-            load.judgement = replace(load.judgement, kept=None)  # too few requests to show that
+            load.judgement = Judgement(None, load.judgement.broken)  # Too few requests to decide.
 
     def _to_confirm(self) -> float | None:
         """Return the next load to confirm; None when the recommended one is confirmed, or none can
@@ -545,7 +533,7 @@ class LoadSearch:
         """Return the result of a finished search."""
         capacity = self._bracket.kept
         broken_at = self._bracket.broken
-        monotone = self._bracket.not_monotone
+        not_monotone = self._bracket.not_monotone
         missed = None
         tried = [one for one in self._loads.values() if one.runs]
         if capacity is not None:
@@ -556,49 +544,46 @@ class LoadSearch:
             shown = min(tried, key=lambda one: one.load)
         if capacity is None and shown.judgement.broken is not None:
             missed = (shown.judgement.broken, shown.load)
-        if self._alone.runs and (self._by == "concurrency" or shown is self._alone):
-            tried += [self._alone] * (self._alone.load not in self._loads)
+        closed = self._by == "concurrency"
+        alone_counts = self._alone.runs and (closed or shown is self._alone)
+        if alone_counts and self._alone.load not in self._loads:
+            tried.append(self._alone)
         measured = shown.metrics or summarize_loads([], self._limits)  # a server may answer nothing
         per_token_ms = float(measured["mean_tpot_ms"])
-        load = int(capacity or 0) if self._by == "concurrency" else capacity or 0.0
+        throughput = measured["steady_total_token_throughput"] if capacity else 0.0
+        per_user = 1e3 / per_token_ms if capacity and per_token_ms else 0.0
+        load = capacity or 0.0
         metrics = {
             **measured,
-            f"capacity_{LOADS[self._by]}": load,
-            "capacity_total_token_throughput": measured["steady_total_token_throughput"]
-            if capacity
-            else 0.0,
-            "capacity_output_tokens_per_s_per_user": 1e3 / per_token_ms
-            if capacity and per_token_ms
-            else 0.0,
+            f"capacity_{LOADS[self._by]}": int(load) if closed else load,
+            "capacity_total_token_throughput": throughput,
+            "capacity_output_tokens_per_s_per_user": per_user,
             **({"capacity_speedup": load / self._recorded_rate} if self._recorded_rate else {}),
-            **({"capacity_ramp_s": shown.ramp_s} if capacity and self._by == "concurrency" else {}),
+            **({"capacity_ramp_s": shown.ramp_s} if capacity and closed else {}),
             "capacity_broken_at": broken_at,
             "capacity_died_at": self._died_at,
-            "capacity_not_monotone": list(monotone) if monotone else None,
+            "capacity_not_monotone": list(not_monotone) if not_monotone else None,
             "curve": [one.row(self._by) for one in sorted(tried, key=lambda one: one.load)],
         }
-        return FoundLoad(
-            self._by, capacity or 0.0, broken_at, monotone, missed, self._died_at, metrics
-        )
+        return FoundLoad(self._by, load, broken_at, not_monotone, missed, self._died_at, metrics)
 
     def _line(self, probe: Probe, load: _Load, records: RequestRecords) -> str:
         """Describe a probe in one line."""
-        judgement = load.judgement
-        metrics = load.metrics
-        what = "one at a time" if load is self._alone else described(probe.by, probe.load)
-        word = {True: "meets the limits", False: "breaks", None: "undecided"}[judgement.kept]
-        if judgement.kept is False and judgement.broken is not None:
-            word = f"violates {of(judgement.broken)}"
+        kept, broken = load.judgement
+        name = "one at a time" if load is self._alone else described(probe.by, probe.load)
+        verdict = "meets the limits" if kept else "undecided"
+        if kept is False and broken is not None:
+            verdict = f"violates {violation_in_words(broken)}"
         figures = [
-            f"{slo.metric} {readable.number(metrics[slo.metric])}"
+            f"{slo.metric} {readable.number(load.metrics[slo.metric])}"
             for slo in self._slos
-            if slo.metric in metrics
+            if slo.metric in load.metrics
         ]
-        seconds = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
-        return f"{what}: {word}; {', '.join(figures)}; {len(records)} requests in {seconds:.1f} s"
+        sent = f"{len(records)} requests in {records.duration_s:.1f} s"
+        return f"{name}: {verdict}; {', '.join(figures)}; {sent}"
 
 
-def beside(metrics: Metrics) -> Metrics:
+def extra_metrics(metrics: Metrics) -> Metrics:
     """Return the metrics of a load that its records do not contain."""
     names = (
         "client_bound",

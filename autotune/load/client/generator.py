@@ -36,6 +36,7 @@ from .messages import (
     ClientHealth,
     Conversation,
     LoopMonitor,
+    OnProgress,
     Progress,
     RequestLog,
     RequestTimeouts,
@@ -164,13 +165,13 @@ class Connections:
         return RequestOutcome(OutcomeKind.CONNECT_ERROR, problem)
 
 
+@dataclass
 class StallTimeouts:
-    """End requests without an event for `RequestTimeouts.stall_s`, and endless ones."""
+    """End requests without an event for `limit_s`, and endless ones."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._active: dict[Exchange, Connection] = {}
-        self._latest_ns = 0
+    limit_s: float
+    _active: dict[Exchange, Connection] = field(default_factory=dict)
+    _latest_ns: int = 0
 
     @contextmanager
     def watching(self, exchange: Exchange, connection: Connection) -> Iterator[None]:
@@ -181,12 +182,9 @@ class StallTimeouts:
         finally:
             del self._active[exchange]
             self._latest_ns = max(self._latest_ns, exchange.events.heard_ns)
-            # An end that the server brought about is a sign of life; one request given up must not
-            # keep the others.
-            if (
-                exchange.outcome is not None
-                and exchange.outcome.kind is not OutcomeKind.STALL_TIMEOUT
-            ):
+            # An end by the server is a sign of life; a timeout must not prolong the others.
+            outcome = exchange.outcome
+            if outcome is not None and outcome.kind is not OutcomeKind.STALL_TIMEOUT:
                 self._latest_ns = max(self._latest_ns, exchange.finished_ns)
 
     @property
@@ -197,7 +195,7 @@ class StallTimeouts:
     async def watch(self) -> None:
         """Look at all requests a few times per limit, or once a second, until cancelled."""
         while True:
-            await asyncio.sleep(min(self._limit_s / 4, 1.0))
+            await asyncio.sleep(min(self.limit_s / 4, 1.0))
             for exchange, outcome in self.over(perf_counter_ns()):
                 self._active[exchange].abort(outcome)
 
@@ -207,19 +205,20 @@ class StallTimeouts:
         self._latest_ns = max([self._latest_ns, *heard])
         over = []
         for exchange in self._active:
-            limit_s = min(self._limit_s, _AFTER_DONE_S) if exchange.events.done else self._limit_s
-            since_ns = exchange.events.heard_ns or max(self._latest_ns, exchange.sent_ns)
+            events = exchange.events
+            limit_s = min(self.limit_s, _AFTER_DONE_S) if events.done else self.limit_s
+            since_ns = events.heard_ns or max(self._latest_ns, exchange.sent_ns)
             if exchange.runs_on:
                 over.append((exchange, malformed("far more events than requested tokens")))
             elif now_ns - since_ns > int(limit_s * 1e9):
-                message = f"no further event for {self._limit_s:g} s, after {len(exchange.events.times_ns)} with text"
-                if not exchange.events.heard_ns:
-                    begun = (
-                        f"HTTP {exchange.status} and then no event"
-                        if exchange.status
-                        else "no answer"
-                    )
-                    message = f"{begun}, and none to any other request, for {self._limit_s:g} s"
+                if events.heard_ns:
+                    count = len(events.times_ns)
+                    message = f"no further event for {self.limit_s:g} s, after {count} with text"
+                else:
+                    begun = "no answer"
+                    if exchange.status:
+                        begun = f"HTTP {exchange.status} and then no event"
+                    message = f"{begun}, and none to any other request, for {self.limit_s:g} s"
                 over.append((exchange, RequestOutcome(OutcomeKind.STALL_TIMEOUT, message)))
         return over
 
@@ -246,7 +245,7 @@ class Generator:
         in_flight = min(schedule.concurrency, len(schedule))
         allow_open_files(in_flight, surely=schedule.at_once >= in_flight)
         for server in target.servers:
-            server.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
+            server.addresses  # noqa: B018  resolved here, where an unknown name can be reported
         self._schedule = schedule
         self._connections = Connections(target, timeouts.connect_s)
         self._redacted = target.redacted
@@ -259,7 +258,7 @@ class Generator:
         self._chunks = self._finished = self._failed = 0
 
     async def run(
-        self, start: Callable[[], int], on_progress: Callable[[Progress], None] | None = None
+        self, start: Callable[[], int], on_progress: OnProgress | None = None
     ) -> tuple[RequestLog, ClientHealth]:
         """Open the connections, send the schedule, and wait for every answer; server failures do
         not raise.
@@ -275,21 +274,20 @@ class Generator:
             await _until(start_ns)
             monitor = LoopMonitor()
             async with asyncio.TaskGroup() as watchers:
-                background = [
-                    watchers.create_task(work) for work in (monitor.run(), self._stalls.watch())
-                ]
+                helpers = [monitor.run(), self._stalls.watch()]
                 if on_progress is not None:
-                    background.append(watchers.create_task(self._report(on_progress)))
+                    helpers.append(self._report(on_progress))
                 if self._schedule.ramp_s:
-                    background.append(watchers.create_task(self._begin_streams(start_ns)))
+                    helpers.append(self._begin_streams(start_ns))
+                background = [watchers.create_task(helper) for helper in helpers]
                 async with asyncio.TaskGroup() as group:
                     for conversation in self._schedule.conversations:
                         await self._slots.acquire()
                         group.create_task(self._hold(conversation))
                     if not self._schedule.conversations:
                         await self._start_requests(group, start_ns)
-                for helper in background:
-                    helper.cancel()
+                for task in background:
+                    task.cancel()
             health = monitor.health(self._delays_s, self._chunks)
             exchanges = [self._exchanges[request] for request in range(len(self._schedule))]
             return RequestLog.of(exchanges, self._retries, self._delays_s), health
@@ -301,16 +299,14 @@ class Generator:
             if send_s > 0:
                 self._delays_s[request] = await _until(start_ns + int(send_s * 1e9))
             exchange = self._begun(request)
-            group.create_task(
-                self._send(request, exchange, self._schedule.requests[request], self._slots.release)
-            )
+            data = self._schedule.requests[request]
+            group.create_task(self._send(request, exchange, data, self._slots.release))
             if request % _BURST == 0:
                 await asyncio.sleep(0)
 
     def _begun(self, request: int, events: EventStream | None = None) -> Exchange:
-        exchange = Exchange(
-            int(self._schedule.output_tokens[request]), self._schedule.streaming, events
-        )
+        tokens = int(self._schedule.output_tokens[request])
+        exchange = Exchange(tokens, self._schedule.streaming, events or EventStream())
         self._exchanges[request] = exchange
         return exchange
 
@@ -331,10 +327,12 @@ class Generator:
                 answer = AnswerStream()
                 exchange = self._begun(place, answer)
                 await self._send(place, exchange, data)
-                assert exchange.outcome is not None
-                if not exchange.outcome.ok:
-                    message = f"not sent because turn {number + 1} of its session failed: {exchange.outcome.message}"
-                    failed = replace(exchange.outcome, message=message)
+                outcome = exchange.outcome
+                assert outcome is not None
+                if not outcome.ok:
+                    turn = f"turn {number + 1} of its session"
+                    message = f"not sent because {turn} failed: {outcome.message}"
+                    failed = replace(outcome, message=message)
                 conversation.answered(answer.text())
                 before_ns = exchange.finished_ns
         finally:
@@ -361,12 +359,9 @@ class Generator:
                     with self._stalls.watching(exchange, connection):
                         await connection.run(exchange, data)
                     connections.give_back(server, connection)
-                    assert exchange.outcome is not None
-                    if (
-                        kept is None
-                        or exchange.started
-                        or exchange.outcome.kind is not OutcomeKind.CLOSED
-                    ):
+                    outcome = exchange.outcome
+                    closed = outcome is not None and outcome.kind is OutcomeKind.CLOSED
+                    if kept is None or exchange.started or not closed:
                         break
                     kept = None
                     exchange.outcome = None
@@ -388,7 +383,7 @@ class Generator:
             await _until(start_ns + int(stream * self._schedule.ramp_s / streams * 1e9))
             self._slots.release()
 
-    async def _report(self, on_progress: Callable[[Progress], None]) -> None:
+    async def _report(self, on_progress: OnProgress) -> None:
         while True:
             await asyncio.sleep(_REPORT_S)
             sent = len(self._exchanges)
@@ -414,9 +409,10 @@ def allow_open_files(connections: int, surely: bool = True) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= need:
         return
-    if hard != resource.RLIM_INFINITY and hard < need and not surely:
+    limited = hard != resource.RLIM_INFINITY and hard < need
+    if limited and not surely:
         need = hard
-    if hard != resource.RLIM_INFINITY and hard < need:
+    elif limited:
         raise BadInput(
             f"{connections} connections at once in one process need {need} open files, but the hard limit is {hard}; "
             f"raise it with `ulimit -Hn {need}`, spread them with --workers, or ask for fewer with --concurrency"
@@ -435,16 +431,16 @@ def serve(tasks: connection.Connection, answers: connection.Connection) -> None:
         task: WorkerTask = tasks.recv()
         try:
             schedule = task.schedule()
+            target = task.target.beginning_with(task.worker)
             with event_loop() as runner:
-                generator = Generator(
-                    task.target.beginning_with(task.worker), schedule, task.timeouts
-                )
+                generator = Generator(target, schedule, task.timeouts)
                 result: tuple[RequestLog, ClientHealth] | BadInput
                 result = runner.run(generator.run(start_ns, answers.send))
         except AutotuneError as error:
             result = BadInput(str(error))
         except Exception as error:
-            traceback.print_exc()  # first: who gets the answer closes the pipes, which ends this process
+            # Print first: the receiver of the answer closes the pipes, which ends this process.
+            traceback.print_exc()
             answers.send(ClientFailed(f"the load client failed: {type(error).__name__}: {error}"))
             sys.exit(1)
         answers.send(result)

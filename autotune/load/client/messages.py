@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,10 +75,8 @@ class ClientHealth:
     @classmethod
     def of_all(cls, workers: Sequence[ClientHealth]) -> ClientHealth:
         """Return the worst of each figure over the workers, and the sum of their chunks."""
-        worst = {
-            field.name: max(getattr(worker, field.name) for worker in workers)
-            for field in fields(cls)
-        }
+        names = [field.name for field in fields(cls)]
+        worst = {name: max(getattr(worker, name) for worker in workers) for name in names}
         return cls(**{**worst, "chunks": sum(worker.chunks for worker in workers)})
 
     def excess(self, burst: bool = True) -> str:
@@ -105,11 +103,9 @@ class LoopMonitor:
 
     def __init__(self) -> None:
         self._lags_s: list[float] = []
-        self._began_s, self._cpu_s, self._waited_s = (
-            time.perf_counter(),
-            time.thread_time(),
-            _run_delay_s(),
-        )
+        self._began_s = time.perf_counter()
+        self._cpu_s = time.thread_time()
+        self._waited_s = _run_delay_s()
 
     async def run(self) -> None:
         """Take samples until cancelled."""
@@ -149,13 +145,13 @@ class RequestLog:
     """Log of the requests of one load, or of one worker's part of it.
 
     Attributes:
-        records: what the metrics are made of; times in seconds of ``CLOCK_MONOTONIC``, one clock
-            for all processes of a machine. A request that failed has NaN where it knows nothing.
+        records: source of the metrics; times in seconds of ``CLOCK_MONOTONIC``, one clock for all
+            processes of a machine. A failed request has NaN for unknown values.
         retries: connections that turned out stale before the request was answered, shape (n,).
         send_delay_s: how much later than planned each was sent, shape (n,); zeros in a closed loop.
-        cached_tokens: prompt tokens that the server took from its cache, shape (n,); NaN where it
-            does not tell.
-        expected_tokens: how many tokens each answer was asked to have, shape (n,).
+        cached_tokens: prompt tokens from the server's cache, shape (n,); NaN where it does not
+            report them.
+        expected_tokens: requested tokens of each answer, shape (n,).
     """
 
     records: RequestRecords
@@ -175,7 +171,7 @@ class RequestLog:
     ) -> RequestLog:
         """Build the columns from finished exchanges."""
         outcomes = tuple(exchange.outcome for exchange in exchanges if exchange.outcome is not None)
-        assert len(outcomes) == len(exchanges), "a load ends when all its requests have"
+        assert len(outcomes) == len(exchanges), "a load ends after all its requests"
         ok = np.array([outcome.ok for outcome in outcomes], dtype=bool)
         usage = [exchange.usage or (None, None, None) for exchange in exchanges]
         counts = np.array(usage, dtype=np.float64).reshape(-1, 3)  # NaN where there is None
@@ -240,9 +236,8 @@ class RequestLog:
         """Return mean tokens per successful answer, measured and requested; zeros for none."""
         ok = self.records.ok
         count = max(int(ok.sum()), 1)
-        return float(self.records.output_tokens[ok].sum()) / count, float(
-            self.expected_tokens[ok].sum()
-        ) / count
+        written = float(self.records.output_tokens[ok].sum())
+        return written / count, float(self.expected_tokens[ok].sum()) / count
 
     @property
     def length_error(self) -> float:
@@ -273,8 +268,8 @@ class Conversation:
     """A session in progress: a turn's body needs the previous answer, which is part of the history.
 
     Attributes:
-        turns: of each its number in the load, its place in the schedule of the worker that sends
-            it, and what the user says, made before the clock starts.
+        turns: for each its number in the load, its place in the schedule of the worker that sends
+            it, and the user's text, made before the clock starts.
     """
 
     target: Target
@@ -289,15 +284,13 @@ class Conversation:
         turns = self.requests.turns
         request, _, text = self.turns[number]
         assert turns is not None
-        system, tools = (
-            turns.systems[turns.system[request]] if turns.system[request] >= 0 else ("", ())
-        )
+        place = turns.system[request]
+        system, tools = turns.systems[place] if place >= 0 else ("", ())
         if number == 0 and system:
             self.messages.append({"role": "system", "content": system})
         self.messages.append({"role": "user", "content": text})
-        body = self.prompts.history_body(
-            self.messages, tools, int(self.requests.output_tokens[request])
-        )
+        tokens = int(self.requests.output_tokens[request])
+        body = self.prompts.history_body(self.messages, tools, tokens)
         return self.target.request(self.prompts.endpoint, body), float(turns.think_s[request])
 
     def answered(self, text: str) -> None:
@@ -362,9 +355,8 @@ class WorkerTask:
         if (turns := self.requests.turns) is None:
             bodies = prompts.bodies(self.requests, self.key, slice(self.worker, None, self.workers))
         else:
-            for place, request in enumerate(
-                self.requests.dealt(self.worker, self.workers).tolist()
-            ):
+            places = self.requests.dealt(self.worker, self.workers)
+            for place, request in enumerate(places.tolist()):
                 if turns.after[request] < 0:
                     begun.append(Conversation(self.target, prompts, self.requests))
                 content = self.requests.contents[request]
@@ -393,6 +385,8 @@ class Progress:
     total: int
     chunks: int
 
+
+OnProgress: TypeAlias = Callable[[Progress], None]
 
 Answer: TypeAlias = str | Progress | tuple[RequestLog, ClientHealth]
 """Answer of a worker whose task can be sent."""

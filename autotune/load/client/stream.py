@@ -18,7 +18,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
 from time import perf_counter_ns
@@ -94,15 +94,15 @@ def failure_sentence(outcomes: Iterable[RequestOutcome]) -> str:
     """Return a sentence on the failed requests, each kind with the first message; empty if none
     failed."""
     listed = list(outcomes)
-    counts = tally(outcome for outcome in listed if not outcome.ok)
-    if not counts:
+    failed = [outcome for outcome in listed if not outcome.ok]
+    if not failed:
         return ""
-    first: Mapping[str, str] = {outcome.name: outcome.message for outcome in reversed(listed)}
-    parts = [
-        f"{count} {name} ({first[name]})" if first[name] else f"{count} {name}"
-        for name, count in counts.items()
-    ]
-    return f"{sum(counts.values())} of {len(listed)} requests failed: {'; '.join(parts)}"
+    first = {outcome.name: outcome.message for outcome in reversed(failed)}
+    parts = []
+    for name, count in tally(failed).items():
+        message = f" ({first[name]})" if first[name] else ""
+        parts.append(f"{count} {name}{message}")
+    return f"{len(failed)} of {len(listed)} requests failed: {'; '.join(parts)}"
 
 
 def parsed(data: bytes | bytearray) -> Any:
@@ -176,11 +176,8 @@ def usage_counts(usage: Any) -> Usage | None:
     if read is None or written is None:
         return None
     details = usage.get("prompt_tokens_details")
-    return (
-        read,
-        written,
-        _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
-    )
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return read, written, cached
 
 
 def _count(value: Any) -> int | None:
@@ -224,20 +221,15 @@ class EventStream:
 
     def feed(self, body: bytes, now_ns: int) -> None:
         """Parse the next piece of the body, received at `now_ns`; it may be cut anywhere."""
-        if (
-            self._open_cr or b"\r" in body
-        ):  # CR LF and CR end a line too; a CR at the end waits, for its LF may come
+        # CR LF and CR end a line too; a CR at the end waits, for its LF may come.
+        if self._open_cr or b"\r" in body:
             body = b"\r" + body if self._open_cr else body
             self._open_cr = body.endswith(b"\r")
             body = body.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if not self._carry:
-            if body.endswith(b"\n\n"):
-                for event in body[:-2].split(b"\n\n"):
-                    self._event(event, now_ns)
-                return
             self._cut(body, now_ns)
             return
-        seen = max(len(self._carry) - 1, 0)
+        seen = len(self._carry) - 1
         self._carry += body
         if self._carry.find(b"\n\n", seen) >= 0:
             whole = bytes(self._carry)
@@ -412,22 +404,19 @@ class AnswerStream(EventStream):
     def text(self) -> str:
         """Return the answer's text without its reasoning, which is not sent again."""
         events = bytes(self._body).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
-        return "".join(map(_said, events))
+        return "".join(map(_text_of_event, events))
 
 
-def _said(event: bytes) -> str:
+def _text_of_event(event: bytes) -> str:
     data = b"\n".join(line[5:] for line in event.split(b"\n") if line.startswith(b"data:"))
     with suppress(ValueError):
         chunk: Any = parsed(data)
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
-        choice = (
-            choices[0]
-            if isinstance(choices, list) and choices and isinstance(choices[0], dict)
-            else {}
-        )
-        delta = choice.get("delta")
-        text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
-        return text if isinstance(text, str) else ""
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if isinstance(choice, dict):
+            delta = choice.get("delta")
+            text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+            return text if isinstance(text, str) else ""
     return ""
 
 
@@ -438,6 +427,7 @@ _MAX_REFUSAL = 64 * 2**10  # Bytes stored of the body of an error status
 _MAX_HEAD = 2**20  # Most bytes before the answer itself: its headers, and interim answers
 
 
+@dataclass(eq=False, slots=True)
 class Exchange:
     """One request and its answer; times in ns of `time.perf_counter_ns`.
 
@@ -445,23 +435,20 @@ class Exchange:
         sent_ns: when it was handed to the socket, or when a connection for it was asked for.
         finished_ns: when the last event with a choice came; for a failure, when it was known.
         status: HTTP status; 0 before the answer begins.
-        location: where the server says the answer is to be found, if it says so.
+        location: the redirect's target, if the server names one.
     """
 
-    def __init__(
-        self, expected_tokens: int, streaming: bool = True, events: EventStream | None = None
-    ) -> None:
-        self.expected_tokens = expected_tokens
-        self.streaming = streaming
-        self.sent_ns = perf_counter_ns()
-        self.finished_ns = 0
-        self.status = 0
-        self.started = False
-        self.location = ""
-        self.events = EventStream() if events is None else events
-        self.body = bytearray()
-        self.usage: Usage | None = None
-        self.outcome: RequestOutcome | None = None
+    expected_tokens: int
+    streaming: bool = True
+    events: EventStream = field(default_factory=EventStream)
+    sent_ns: int = field(default_factory=perf_counter_ns)
+    finished_ns: int = 0
+    status: int = 0
+    started: bool = False
+    location: str = ""
+    body: bytearray = field(default_factory=bytearray)
+    usage: Usage | None = None
+    outcome: RequestOutcome | None = None
 
     def complete(self, now_ns: int) -> None:
         """End the request with a whole answer."""
@@ -484,7 +471,7 @@ class Exchange:
                 events.last_ns = now_ns
         if outcome.ok and self.usage is None:
             outcome = RequestOutcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
-            if self.streaming and not events.done:  # then nobody knows either whether it is whole
+            if self.streaming and not events.done:  # Whether it is whole is unknown, too.
                 count = len(events.times_ns)
                 outcome = malformed(
                     f"the stream ends after {count} events with text, without token counts or [DONE]"
@@ -493,8 +480,8 @@ class Exchange:
 
     def cut(self, outcome: RequestOutcome, now_ns: int) -> None:
         """End the request within its answer; after ``[DONE]`` it is complete."""
-        said_all = self.streaming and self.events.done and not self.runs_on
-        if self.refused or (self.status == 200 and said_all):
+        complete = self.streaming and self.events.done and not self.runs_on
+        if self.refused or (self.status == 200 and complete):
             self.complete(now_ns)
         else:
             self._end(self.events.problem or outcome, now_ns)
@@ -570,9 +557,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's own class does not derive from it
+        # uvloop's own class does not derive from it.
+        self._transport = cast(asyncio.Transport, transport)
         self.open = True
 
     def data_received(self, data: bytes) -> None:
@@ -625,7 +611,7 @@ class Connection(asyncio.Protocol):
         self._has_length = False
         self._coding = b""
         if self._exchange is None:
-            self.close()  # bytes behind the end of the answer: who would know what the next ones belong to
+            self.close()  # Later bytes would belong to no known request.
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -656,11 +642,8 @@ class Connection(asyncio.Protocol):
             return  # an interim answer, such as 100 Continue
         exchange.complete(self._now_ns)
         # An answer may come before the request is out, whose rest would stand before the next one.
-        writing = (
-            self.open
-            and self._transport is not None
-            and self._transport.get_write_buffer_size() > 0
-        )
+        assert self._transport is not None
+        writing = self.open and self._transport.get_write_buffer_size() > 0
         if not self._keep_alive or exchange.events.problem is not None or writing:
             self.close()
         self._wake()

@@ -304,7 +304,7 @@ def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
     A run without a successful request has every figure 0.
     """
     done = records.successful()
-    duration = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
+    duration = records.duration_s
     rate = 1.0 / duration if duration > 0 else 0.0
     read, written = float(done.input_tokens.sum()), float(done.output_tokens.sum())
     peak_tokens, peak_requests = _peaks(done) if len(done) else (0.0, 0)

@@ -53,9 +53,19 @@ class RequestRecords:
         """Return a run without requests."""
         return cls(_empty(), _empty(), _empty(), _empty(), _empty(), ok=np.empty(0, dtype=np.bool_))
 
+    @property
+    def duration_s(self) -> float:
+        """Return the seconds from the first request sent to the last one finished; 0 for none."""
+        return float(self.finished_s.max() - self.sent_s.min()) if len(self) else 0.0
+
     def successful(self) -> RequestRecords:
         """Return only the successful requests; the series already hold only these."""
         return replace(self, **{name: getattr(self, name)[self.ok] for name in COLUMNS})
+
+    def in_order_of_sending(self) -> RequestRecords:
+        """Return the requests in the order in which they were sent; the series stay as they are."""
+        order = np.argsort(self.sent_s, kind="stable")
+        return replace(self, **{name: getattr(self, name)[order] for name in COLUMNS})
 
     def faster(self, factor: float) -> RequestRecords:
         """Return the same run with all times divided by a factor."""

@@ -18,7 +18,7 @@ from autotune.engines.failure import Failure
 from autotune.engines.library import LOCAL, Library
 from autotune.engines.registry import engine
 from autotune.engines.report_back import compare
-from autotune.load.capacity.search import Probe, beside
+from autotune.load.capacity.search import Probe, extra_metrics
 from autotune.load.load import Load
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import Metrics, scaled
@@ -169,7 +169,7 @@ def simulate(
         if outcome.failure is not None:
             return outcome, load_s
         load_s += float(outcome.metrics["duration"]) / factor
-        load.search.tell(outcome.runs[0].faster(factor), beside(outcome.metrics))
+        load.search.tell(outcome.runs[0].faster(factor), extra_metrics(outcome.metrics))
     return replace(outcome, metrics=load.search.found.metrics), load_s
 
 

@@ -16,8 +16,7 @@ from autotune.base.errors import BadInput
 from autotune.engines.context import Context
 from autotune.engines.library import Library
 from autotune.load.capacity.judge import LOOKS
-from autotune.load.capacity.search import CONFIRM_S, LoadSearch
-from autotune.load.capacity.search import check as check_search
+from autotune.load.capacity.search import CONFIRM_S, LoadSearch, check_search
 from autotune.load.load import Load
 from autotune.load.metrics.table import HEADLINE, PROMPTS, SENT
 from autotune.load.workloads import LEAST_OF_HALF, Workload, how_fixed, load_workload
