@@ -285,13 +285,10 @@ class Progress:
     def _outcome(self, launch: Launch, launches: Sequence[Launch]) -> list[str]:
         """Return value with evidence, gain over the baseline, and notes: violated limits, the load,
         or the failure."""
-        result, value, mine = (
-            launch.result,
-            objective.achieved(self._spec, launch),
-            objective.score(self._spec, launch),
-        )
-        if value is None or mine is None:
-            if objective.too_slow(self._spec, launch):
+        result = launch.result
+        scores = objective.scores_of(self._spec, result)
+        if scores.value is None or scores.score is None:
+            if scores.too_slow:
                 limits = "; ".join(broken_slos(self._spec, launch))
                 return [
                     "too slow",
@@ -302,15 +299,15 @@ class Progress:
                 return ["ranked", "", "random weights, used for ranking only"]
             return [result.state.value, "", result.failure.summary if result.failure else "unknown"]
         base = self._candidates.baseline_candidate
-        scores = self._history(launches).scores(self._candidates.baseline)
+        usual = self._history(launches).scores(self._candidates.baseline)
         own = launch.trial.configuration.fingerprint == base.fingerprint
         gain = ""
-        if scores and not own:
-            gain = readable.gain(self._spec.objective, percent(mine - fmean(scores)))
+        if usual and not own:
+            gain = readable.gain(self._spec.objective, percent(scores.score - fmean(usual)))
         at = carried(result.metrics.get(self._spec.workloads[0]))
         broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
         return [
-            f"{readable.number(value)} {result.label.lower()}",
+            f"{readable.number(scores.value)} {result.label.lower()}",
             gain,
             *filter(None, [at]),
             *broken,

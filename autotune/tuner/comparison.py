@@ -428,7 +428,10 @@ class Sheet:
         """Return the scores on one workload with the nodes of their measurements."""
         rows = self.measured(position) if self.history.scores(position) else []
         scores = [
-            (self._nodes[row.trial.number], objective.score(self.spec, row, workload))
+            (
+                self._nodes[row.trial.number],
+                objective.score_on(self.spec, row.result.metrics.get(workload, {})),
+            )
             for row in rows
         ]
         return [(node, score) for node, score in scores if score is not None]
@@ -480,9 +483,7 @@ class Sheet:
 
     def seconds(self, position: int) -> list[float]:
         """Return the scores of the second goal."""
-        values = (objective.second_value(self.spec, launch) for launch in self.measured(position))
-        scores = (objective.score_of(self.spec.goals[-1], value) for value in values)
-        return [score for score in scores if score is not None]
+        return [e.second for e in self._entries(position) if e.second is not None]
 
     def matrix(self) -> list[MatrixRow]:
         """Return the baseline and the finalists that meet the SLOs, the recommended one first, by
@@ -543,7 +544,12 @@ class Sheet:
             rows = self._tried(position)
             breaks = []
             for slo in self.spec.slos:
-                values = [objective.value(row, slo.metric, self.spec.workloads[0]) for row in rows]
+                values = [
+                    objective.number_in(
+                        row.result.metrics.get(self.spec.workloads[0], {}), slo.metric
+                    )
+                    for row in rows
+                ]
                 value = fmean([math.nan if one is None else one for one in values] or [math.nan])
                 breaks.append((slo.excess(value), slo, value))
             breaks.sort(key=lambda row: -row[0])

@@ -23,7 +23,7 @@ from autotune.tuner.search.priors import priors_of, sources_of
 from autotune.tuner.search.study import Study
 from autotune.tuner.study.spec import at_once, node_of_place
 
-from .trial import Launch, Role, Trial
+from .trial import Role, Trial
 
 FIRST = 5
 """Number of candidates that a dry run lists with predictions."""
@@ -79,7 +79,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
         context = spec.context(trial.engine_version, longest)
         resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
         sure = intervals(resolved.setup, loads[0], result.metrics[first])["interval90"]
-    return Prediction(objective.achieved(spec, Launch(trial, result)), sure, seconds)
+    return Prediction(objective.scores_of(spec, result).value, sure, seconds)
 
 
 def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:

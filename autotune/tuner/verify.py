@@ -65,7 +65,7 @@ from autotune.tuner.search.decide.finals import LEAST_DEGREES
 from autotune.tuner.search.decide.sequential_test import Look, repeated_interval
 from autotune.tuner.search.decide.verdict import evidence, judge
 from autotune.tuner.search.history import History
-from autotune.tuner.search.objective import achieved, score, too_slow, violations
+from autotune.tuner.search.objective import scores_of
 from autotune.tuner.search.spread import Spread, mean, percent
 from autotune.tuner.study.home import REGRESS, Home, library_of
 from autotune.tuner.study.loads import context_of
@@ -559,7 +559,7 @@ class Comparison:
                         yield version, self._trial(command, version, pair)
 
     def _report_launch(self, row: Launch, version: int) -> None:
-        value, failure = achieved(self._spec, row), row.result.failure
+        value, failure = scores_of(self._spec, row.result).value, row.result.failure
         figure = failure.summary if failure else "no figure"
         if value:
             figure = f"{readable.number(value)} {row.result.label}"
@@ -583,7 +583,7 @@ class Comparison:
         return [row for row in mine if row.trial.role in roles] or mine
 
     def _scores(self, rows: Sequence[Launch]) -> list[float]:
-        return [one for row in rows if (one := score(self._spec, row)) is not None]
+        return [one for row in rows if (one := scores_of(self._spec, row.result).score) is not None]
 
     def _look(self, old: list[float], new: list[float], fraction: float) -> Look:
         """Test a difference; the spread includes the study's repeats if they were made in the same
@@ -610,7 +610,11 @@ class Comparison:
                 known = count == self._pairs or look.sd == 0 or look.degrees >= LEAST_DEGREES
                 if known and (not looks or look.information > looks[-1].information):
                     looks.append(look)
-        fell = [row.result for row in news if row.result.broke or too_slow(self._spec, row)]
+        fell = [
+            row.result
+            for row in news
+            if row.result.broke or scores_of(self._spec, row.result).too_slow
+        ]
         if len(fell) >= _FAILURES and len(fell) == len(news) and self._scores(olds):
             failure = fell[-1].failure
             return _Change(
@@ -673,7 +677,7 @@ class Comparison:
 
         def violates(limit: str, version: int) -> bool:
             rows = self._launches_of(0, version)
-            beyond = [violations(self._spec, row).get(limit) for row in rows]
+            beyond = [scores_of(self._spec, row.result).violations.get(limit) for row in rows]
             return mean([one for one in beyond if one is not None] or [0.0]) > 0
 
         return [

@@ -44,14 +44,13 @@ def test_the_weighted_mean_lies_between_and_knows_no_order(
     chat: float, long: float, one: float, two: float
 ) -> None:
     row = launch(0, Role.SEARCH, 0, chat, long)
-    found = objective.achieved(spec(weights={"chat": one, "long": two}), row)
+    found = objective.scores_of(spec(weights={"chat": one, "long": two}), row.result).value
     assert found is not None
     assert min(chat, long) * (1 - 1e-9) <= found <= max(chat, long) * (1 + 1e-9)
     turned = spec(workloads=("long", "chat"), weights={"long": two, "chat": one})
-    assert objective.score(turned, row) == objective.score(
-        spec(weights={"chat": one, "long": two}), row
-    )
-    equal = objective.score(spec(weights={"chat": one, "long": one}), row)
+    both = objective.scores_of(spec(weights={"chat": one, "long": two}), row.result)
+    assert objective.scores_of(turned, row.result).score == both.score
+    equal = objective.scores_of(spec(weights={"chat": one, "long": one}), row.result).score
     assert equal == pytest.approx((math.log(chat) + math.log(long)) / 2, abs=1e-9)
 
 
@@ -61,8 +60,13 @@ def test_all_weight_on_one_workload_is_that_workload(
 ) -> None:
     row = launch(0, Role.SEARCH, 0, value, 2 * value)
     alone = spec(weights={name: weight})
-    assert objective.score(alone, row) == objective.score(spec(), row, name)
-    assert objective.achieved(alone, row) == row.result.metrics[name]["total_token_throughput"]
+    assert objective.scores_of(alone, row.result).score == objective.score_on(
+        spec(), row.result.metrics[name]
+    )
+    assert (
+        objective.scores_of(alone, row.result).value
+        == row.result.metrics[name]["total_token_throughput"]
+    )
     assert objective.on_workloads(alone) == name
 
 
@@ -86,11 +90,12 @@ def test_what_is_no_measurement_says_nothing(number: object) -> None:
         pareto="p99_ttft_ms",
         weights={"chat": 1.0, "long": 1.0},
     )
-    assert objective.value(row, "p99_ttft_ms", "chat") is None
-    assert objective.score(asked, row) is None
-    assert objective.achieved(asked, row) is None
-    assert objective.second_value(asked, row) is None
-    assert objective.violations(asked, row) == {}
+    assert objective.number_in(row.result.metrics["chat"], "p99_ttft_ms") is None
+    scores = objective.scores_of(asked, row.result)
+    assert scores.score is None
+    assert scores.value is None
+    assert scores.second_value is None
+    assert scores.violations == {}
 
 
 @pytest.mark.parametrize(

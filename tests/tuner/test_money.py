@@ -182,8 +182,8 @@ def test_a_load_of_which_no_request_is_good_is_an_answer() -> None:
     question = spec(workloads=("chat",), objective="request_goodput", goodput={"ttft": 1.0})
     row = launch(0, Role.SEARCH, 0, 1000)
     row.result.metrics["chat"].update(request_goodput=0.0, duration=10.0)
-    assert objective.achieved(question, row) == 0
-    assert objective.score(question, row) == pytest.approx(math.log(0.5 / 10))
+    assert objective.scores_of(question, row.result).value == 0
+    assert objective.scores_of(question, row.result).score == pytest.approx(math.log(0.5 / 10))
 
 
 def test_a_gain_in_a_rate_or_a_cost_is_one_in_work_per_hour() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.tuner.search.equivalents import canonical_of
-from autotune.tuner.search.objective import achieved
+from autotune.tuner.search.objective import scores_of
 from autotune.tuner.study.recommendation import Choice, Recommendation
 from autotune.tuner.study.spec import StudySpec, is_beside
 from autotune.tuner.trial import Launch, Role
@@ -69,5 +69,5 @@ class StudyRecord:
 
     def values(self, group: Iterable[Launch]) -> list[float]:
         """Return the objective of each launch that has a valid figure."""
-        values = (achieved(self.spec, launch) for launch in group)
+        values = (scores_of(self.spec, launch.result).value for launch in group)
         return [value for value in values if value is not None]

@@ -13,7 +13,7 @@ from autotune.base import redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import CURVE, PER_GPU, PER_USER, Metrics, Rent, counts
 from autotune.tuner.search.decide.verdict import best_so_far
-from autotune.tuner.search.objective import achieved, maximises
+from autotune.tuner.search.objective import maximises, scores_of
 from autotune.tuner.trial import Launch, Role
 
 from . import StudyRecord, tables, text
@@ -146,7 +146,7 @@ def tried(study: StudyRecord) -> Picture | None:
 def _tried(study: StudyRecord, launch: Launch, own: tuple[str, str]) -> Point:
     """Return a launch's point in its engine's look and shape, or in those of a failure."""
     (look, shape), trial, failure = own, launch.trial, launch.result.failure
-    value = achieved(study.spec, launch)
+    value = scores_of(study.spec, launch.result).value
     if value is None:
         look, shape = "bad", "x"
         outcome = failure.summary if failure else launch.result.state.value
@@ -188,7 +188,7 @@ def finals(study: StudyRecord) -> Picture | None:
         look = _SIDES[role][0] if role in _SIDES else "fourth"
         names.append(f"{roles}\n{_shorten(group[0].trial.configuration.engine)}")
         for launch in group:
-            if (value := achieved(study.spec, launch)) is not None:
+            if (value := scores_of(study.spec, launch.result).value) is not None:
                 tooltip = f"{roles}, launch {launch.trial.number}: {readable.number(value)}"
                 points.append(Point(tooltip, look, value, row + 0.12))
         if (choice := study.choices.get(role)) is not None:

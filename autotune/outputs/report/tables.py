@@ -9,7 +9,7 @@ from autotune.base import redact
 from autotune.engines.command import Scalar
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics
-from autotune.tuner.search.objective import achieved, maximises
+from autotune.tuner.search.objective import maximises, scores_of
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State
 
@@ -48,7 +48,7 @@ def finals(study: StudyRecord) -> list[str]:
     rows = []
     for fingerprint, role, group in finalists(study):
         values = study.values(group)
-        shown = readable.numbers(achieved(study.spec, launch) for launch in group)
+        shown = readable.numbers(scores_of(study.spec, launch.result).value for launch in group)
         repeats = (
             f"{value} (#{launch.trial.number})" for value, launch in zip(shown, group, strict=True)
         )
@@ -118,7 +118,7 @@ def launches(study: StudyRecord) -> list[str]:
         varied[made.engine] |= changed.keys()
         is_reference = made == usual[made.engine].trial.configuration
         knobs = "reference" if is_reference else text.knobs(changed)
-        value = achieved(spec, launch)
+        value = scores_of(spec, launch.result).value
         rows.append(
             {
                 "#": str(launch.trial.number),

@@ -16,13 +16,7 @@ from autotune.load.metrics.table import CURVE, PER_USER, Metrics, counts, shown_
 from autotune.outputs.report.outcome import SHOWN
 from autotune.outputs.report.render import PICTURES
 from autotune.tuner.search.decide.verdict import best_so_far
-from autotune.tuner.search.objective import (
-    achieved,
-    maximises,
-    on_workloads,
-    score,
-    violations,
-)
+from autotune.tuner.search.objective import maximises, on_workloads, scores_of
 from autotune.tuner.study.recommendation import SERVED, Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
@@ -98,8 +92,13 @@ def launch_points(
 
     Figures at other loads follow; their step is the concurrency, else the requests per minute.
     """
-    metrics: dict[str, Any] = dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch))
-    mine, base = score(spec, launch), None if baseline is None else score(spec, baseline)
+    metrics: dict[str, Any] = dict.fromkeys(
+        (OBJECTIVE, spec.objective), scores_of(spec, launch.result).value
+    )
+    mine, base = (
+        scores_of(spec, launch.result).score,
+        None if baseline is None else scores_of(spec, baseline.result).score,
+    )
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
     for workload, values in launch.result.metrics.items():
@@ -122,7 +121,9 @@ def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
     """Return the objective of each launch, given by number, and the best so far; the step is the
     launch's number."""
     by_number = {launch.trial.number: launch for launch in launches}
-    values = [(number, achieved(spec, launch)) for number, launch in by_number.items()]
+    values = [
+        (number, scores_of(spec, launch.result).value) for number, launch in by_number.items()
+    ]
     rows = [("launch_objective", number, value) for number, value in values if value is not None]
     rows += [
         ("best_so_far", number, value)
@@ -158,7 +159,9 @@ def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
         "command": " ".join([*(f"{k}={shlex.quote(v)}" for k, v in settings.items()), *command]),
         "mlflow.source.name": "autotune",
     }
-    if broken := [slo for slo, beyond in violations(spec, launch).items() if beyond > 0]:
+    if broken := [
+        slo for slo, beyond in scores_of(spec, launch.result).violations.items() if beyond > 0
+    ]:
         tags["verdict"] = f"breaks {', '.join(broken)}"
     if result.failure:
         tags["failure"] = redact.text(

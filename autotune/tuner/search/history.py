@@ -603,7 +603,9 @@ def _entry_of(
     """Return the information of a finished launch; ``joined`` is position to that of its
     equivalent."""
     trial, result = launch.trial, launch.result
-    launch = objective.by_rank(launch)
+    # A launch with random weights is scored by the metrics for its rank.
+    ranked = replace(result, metrics=result.ranking or result.metrics)
+    scores = objective.scores_of(spec.with_goodput_floor, ranked)
     position = candidates.position(trial.configuration.fingerprint)
     longest, odds = result.longest_request_tokens, result.odds_of_starting
     failure = result.failure if result.broke else None
@@ -614,14 +616,14 @@ def _entry_of(
         number=trial.number,
         role=trial.role,
         position=joined.get(position, position),
-        score=objective.score(spec, launch),
-        second=objective.score_of(spec.goals[-1], objective.second_value(spec, launch)),
-        violations=objective.violations(spec.with_goodput_floor, launch),
+        score=scores.score,
+        second=scores.second,
+        violations=scores.violations,
         broke=result.broke,
         out_of_memory=failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
         may_pass=failure is not None and failure.kind in by_chance,
         cause=_cause(failure) if failure is not None else "",
-        too_slow=objective.too_slow(spec, launch),
+        too_slow=scores.too_slow,
         seconds=result.seconds,
         start_s=result.times_s.get("launch", 0.0) + result.times_s.get("ready", 0.0),
         began_s=began_s,
@@ -630,7 +632,7 @@ def _entry_of(
         unfit=short or (odds is not None and odds < SURE_TO_START),
         answered=result.answers_checked,
         right=result.answers_right,
-        step=objective.step_of_load(spec, launch),
+        step=scores.step,
         apart=spec.finals_apart and PROMPTS in result.metrics.get(spec.workloads[0], {}),
     )
 

@@ -8,12 +8,13 @@ mean of the gains, so that no workload counts for more because its figures are l
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from autotune.load.metrics.formulas import without_capacity
 from autotune.load.metrics.table import CURVE, GOODPUT, METRICS, Metrics, check_metric, counts
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, State
+from autotune.tuner.trial import Launch, Role, State, TrialResult
 
 
 def maximises(metric: str) -> bool:
@@ -52,59 +53,77 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
     return tuple(name for name in spec.workloads if name in needed)
 
 
-def value(launch: Launch, metric: str, workload: str) -> float | None:
-    """Return a metric of a finished launch; None if no whole load gave a finite number of at least
-    0."""
-    if launch.result.state is not State.COMPLETE:
-        return None
-    number = launch.result.metrics.get(workload, {}).get(metric)
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, int | float)
-        or not math.isfinite(number)
-        or number < 0
-    ):
-        return None
-    return float(number)
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Figures of one launch for the study's goals and limits; None for what it did not measure.
+
+    Attributes:
+        value, second_value: of the objective and of the second goal.
+        score, second: their natural logarithms, with the sign that makes more better: effects and
+            noise are factors, and a gain in percent is a difference of scores.
+        violations: SLO to the excess over its limit (<= 0 meets it), for the measured SLOs.
+        too_slow: it was measured without a capacity: the lightest load violates an SLO.
+        step: of its load search, score units; 0 without one. It is from the heaviest load that met
+            every limit to the next one, which broke one: the capacity is between them.
+    """
+
+    value: float | None
+    second_value: float | None
+    score: float | None
+    second: float | None
+    violations: Mapping[str, float]
+    too_slow: bool
+    step: float
 
 
-def by_rank(launch: Launch) -> Launch:
-    """Return a launch with the metrics for its rank: those with random weights, else its own."""
-    result = launch.result
-    return (
-        replace(launch, result=replace(result, metrics=result.ranking))
-        if result.ranking
-        else launch
+def scores_of(spec: StudySpec, result: TrialResult) -> Scores:
+    """Read a launch's result; the score is that of all the objective's workloads together."""
+    metrics = result.metrics if result.state is State.COMPLETE else {}
+    first, shares = metrics.get(spec.workloads[0], {}), weights(spec)
+    parts = {name: score_on(spec, metrics.get(name, {})) for name in shares}
+    scores = [share * part for name, share in shares.items() if (part := parts[name]) is not None]
+    score = math.fsum(scores) if len(scores) == len(shares) else None
+    value = None
+    if score is not None:
+        (name, *others) = shares
+        alone = number_in(metrics[name], spec.objective)
+        value = value_of(spec.objective, score) if others else alone
+    second_value = number_in(first, spec.pareto) if spec.pareto else None
+    measured = {slo: number_in(first, slo.metric) for slo in spec.slos}
+    kept = first.get(f"capacity_{spec.load_key}") if spec.load_key else None
+    broken = first.get("capacity_broken_at")
+    return Scores(
+        value=value,
+        second_value=second_value,
+        score=score,
+        second=score_of(spec.goals[-1], second_value),
+        violations={
+            str(slo): slo.violation(number)
+            for slo, number in measured.items()
+            if number is not None
+        },
+        too_slow=bool(metrics and spec.load_key) and without_capacity(first),
+        step=math.log(broken / kept) if kept and broken else 0.0,
     )
 
 
-def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float | None:
-    """Return the natural logarithm of the objective, with the sign that makes more better; None
-    without one.
-
-    Logarithms, because effects and noise are factors, and because a gain in percent is a difference
-    of scores. It is of one workload; None: of the objective's, all of which must have been
-    measured.
-    """
-    shares = weights(spec) if workload is None else {workload: 1.0}
-    total = []
-    for name, share in shares.items():
-        number = value(launch, spec.objective, name)
-        if spec.objective == GOODPUT and number == 0:
-            # That no request kept the limits is an answer, not a fault; half of one stands for it,
-            # to have a logarithm.
-            duration_s = value(launch, "duration", name)
-            number = 0.5 / duration_s if duration_s else None
-        part = score_of(spec.objective, number)
-        if part is None:
-            return None
-        total.append(share * part)
-    return math.fsum(total)
+def number_in(metrics: Metrics, name: str) -> float | None:
+    """Return a metric of one workload; None if it is no finite number of at least 0."""
+    number = metrics.get(name)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    return float(number) if math.isfinite(number) and number >= 0 else None
 
 
-def second_value(spec: StudySpec, launch: Launch) -> float | None:
-    """Return the second goal's metric; None if it was not measured."""
-    return None if spec.pareto is None else value(launch, spec.pareto, spec.workloads[0])
+def score_on(spec: StudySpec, metrics: Metrics) -> float | None:
+    """Return the score of the objective on one workload; None without one."""
+    number = number_in(metrics, spec.objective)
+    if spec.objective == GOODPUT and number == 0:
+        # Half a request stands for none, to have a logarithm: no request within the limits is an
+        # answer, not a fault.
+        duration_s = number_in(metrics, "duration")
+        number = 0.5 / duration_s if duration_s else None
+    return score_of(spec.objective, number)
 
 
 def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
@@ -126,42 +145,6 @@ def value_of(metric: str, score_: float) -> float:
     """Return the inverse of `score_of`."""
     # Twelve digits: what was measured once comes back as it was.
     return float(f"{math.exp(score_ if maximises(metric) else -score_):.12g}")
-
-
-def achieved(spec: StudySpec, launch: Launch) -> float | None:
-    """Return the objective's value in a launch; None without a score."""
-    shares = weights(spec)
-    if len(shares) > 1:
-        mean = score(spec, launch)
-        return None if mean is None else value_of(spec.objective, mean)
-    number = value(launch, spec.objective, next(iter(shares)))
-    return number if number or (number is not None and spec.objective == GOODPUT) else None
-
-
-def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
-    """Return SLO to the launch's excess over its limit (<= 0 meets it), for the measured SLOs."""
-    measured = {slo: value(launch, slo.metric, spec.workloads[0]) for slo in spec.slos}
-    return {
-        str(slo): slo.violation(number) for slo, number in measured.items() if number is not None
-    }
-
-
-def too_slow(spec: StudySpec, launch: Launch) -> bool:
-    """Return whether a launch was measured without a capacity: the lightest load violates an
-    SLO."""
-    measured = launch.result.state is State.COMPLETE and bool(spec.load_key)
-    return measured and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
-
-
-def step_of_load(spec: StudySpec, launch: Launch) -> float:
-    """Return the step of a launch's load search, score units; 0 without one.
-
-    It is from the heaviest load that met every limit to the next one, which broke one: the capacity
-    is between them.
-    """
-    found = launch.result.metrics.get(spec.workloads[0], {}) if spec.load_key else {}
-    kept, broken = found.get(f"capacity_{spec.load_key}"), found.get("capacity_broken_at")
-    return math.log(broken / kept) if kept and broken else 0.0
 
 
 def lightest_load(spec: StudySpec, launch: Launch) -> float | None:

@@ -128,7 +128,7 @@ class Journal:
             distributions={
                 name: CategoricalDistribution(self._encoding.values[name]) for name in params
             },
-            constraints=constraints,
+            constraints=dict(constraints),
             user_attrs={**second, **_attributes(launch.trial)},
         )
         self._study.add_trial(trial)
@@ -176,21 +176,21 @@ class Journal:
 
 def _outcome(
     spec: StudySpec, launch: Launch
-) -> tuple[TrialState, float | None, dict[str, float], Mapping[str, float]]:
+) -> tuple[TrialState, float | None, Mapping[str, float], Mapping[str, float]]:
     """Convert a launch to Optuna's state, objective, constraints, and the second goal's metric as a
     user attribute.
 
     A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn
     nothing from FAIL, which is what a measurement that says nothing of the configuration becomes.
     """
-    number = objective.second_value(spec, launch)
+    scores = objective.scores_of(spec, launch.result)
+    number = scores.second_value
     second = {} if number is None else {spec.goals[-1]: number}
     if launch.result.broke:
         return TrialState.PRUNED, None, {STARTS: 1.0}, second
-    number = objective.achieved(spec, launch)
-    if number is None:
+    if scores.value is None:
         return TrialState.FAIL, None, {}, second
-    return TrialState.COMPLETE, number, objective.violations(spec, launch), second
+    return TrialState.COMPLETE, scores.value, scores.violations, second
 
 
 def _attributes(trial: Trial) -> Mapping[str, Any]:

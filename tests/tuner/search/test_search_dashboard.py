@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.tuner.search.objective import achieved
+from autotune.tuner.search.objective import scores_of
 from autotune.tuner.trial import Launch
 from tests.browsers import IN_A_BROWSER, chromium
 from tests.mlflow_servers import WAIT_S, DashboardProcess
@@ -45,7 +45,7 @@ def test_the_dashboard_has_every_launch_with_its_knobs_and_value(
     assert (summary["study_name"], summary["directions"]) == ("toy", ["maximize"])
     trials = asked(f"{url}/api/studies/{summary['study_id']}?after=0")["trials"]
     assert [trial["values"] for trial in trials] == [
-        [achieved(make_spec(), launch)] for launch in launches
+        [scores_of(make_spec(), launch.result).value] for launch in launches
     ]
     for trial, launch in zip(trials, launches, strict=True):
         knobs = {param["name"]: param["param_external_value"] for param in trial["params"]}
