@@ -22,7 +22,8 @@ from autotune.engines.library import Library
 from autotune.load.workloads import Workload
 from autotune.node.fit.reading import MeasuredPoint, points_of, read_file
 from autotune.node.prediction_intervals import intervals
-from autotune.node.simulate import ServerSetup, simulate
+from autotune.node.server import ServerSetup
+from autotune.node.simulate import simulate
 
 _SEED = 0
 _MEASURED = (4, 8, 16, 32, 64, 128)

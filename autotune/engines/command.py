@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means the engine's choice."""
+Knobs = Mapping[str, Scalar]
 
 
 Knobs = Mapping[str, Scalar]

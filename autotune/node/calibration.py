@@ -28,7 +28,7 @@ from pydantic import AllowInfNan, NonNegativeFloat, PositiveFloat, ValidationErr
 from autotune.base.arrays import Floats
 from autotune.base.errors import BadInput, MalformedFile
 from autotune.engines.cards import HardwareCard, ModelCard
-from autotune.engines.command import Scalar
+from autotune.engines.command import Knobs
 from autotune.engines.entry import Entry, spaces_root
 from autotune.engines.library import Library, kind_of, load
 from autotune.load.metrics.table import HEADLINE
@@ -307,7 +307,7 @@ def coefficients_of(
     card: SpeedCard,
     calibration: Calibration,
     version: str,
-    knobs: Mapping[str, Scalar],
+    knobs: Knobs,
     scope: Mapping[str, Any],
     moved: Mapping[Factor, Floats] | None = None,
 ) -> Coefficients:

@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from autotune.base.errors import UnknownName
 from autotune.engines.cards import ModelCard
-from autotune.engines.command import Scalar
+from autotune.engines.command import Knobs
 from autotune.engines.entry import Entry, VersionRange, in_range, spaces_root
 from autotune.engines.expression import Expression, Namespace, evaluate
 from autotune.engines.library import documents, load, packaged
@@ -296,7 +296,7 @@ def speed_card(engine: str) -> SpeedCard:
 
 
 def holding(
-    card: SpeedCard, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
+    card: SpeedCard, version: str, knobs: Knobs, scope: Mapping[str, Any]
 ) -> Iterator[Adjustment]:
     """List the adjustments that apply to one configuration, in order; `scope` as for `adjusted`."""
     names = {**scope, "knobs": Namespace(knobs)}
@@ -309,7 +309,7 @@ def adjusted(
     card: SpeedCard,
     figures: Mapping[str, Any],
     version: str,
-    knobs: Mapping[str, Scalar],
+    knobs: Knobs,
     scope: Mapping[str, Any],
 ) -> Coefficients:
     """Return the card's behaviour and these figures (or draws of them), adjusted for one

@@ -18,7 +18,7 @@ from .calibration import (
     sigma,
     sigma_of_ratio,
 )
-from .simulate import ServerSetup
+from .server import ServerSetup
 
 _LATENCIES = ("median_ttft_ms", "median_tpot_ms")
 Predicted = tuple[ServerSetup, Mapping[str, Any]]

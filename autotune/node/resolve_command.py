@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.engines.cards import ModelCard
-from autotune.engines.command import Command, Configuration, Scalar
+from autotune.engines.command import Command, Configuration, Knobs, Scalar
 from autotune.engines.context import (
     Context,
     as_failure,
@@ -35,8 +35,8 @@ from .calibration import Calibration, calibration_of
 from .coefficients import conditional_knobs, holding, speed_card
 from .memory import MEMORY_KEYS
 from .prediction_intervals import intervals
-from .server import UNFORCED
-from .simulate import ServerSetup, SimulatedOutcome, simulate
+from .server import UNFORCED, ServerSetup
+from .simulate import SimulatedOutcome, simulate
 
 _ARGS = re.compile(r"\bargs\.(\w+)")
 
@@ -199,8 +199,8 @@ def not_simulated_in(command: Command, library: Library, context: Context) -> li
 
 def changed_defaults(
     versions: Sequence[tuple[Engine, str]],
-    was: Mapping[str, Scalar],
-    now: Mapping[str, Scalar],
+    was: Knobs,
+    now: Knobs,
     given: Collection[str] = (),
     *,
     unstated: bool = False,

@@ -32,6 +32,8 @@ from .replica import BackEnd, BlockCache, Chunk, FrontEnd, Replica, Sequences, l
 from .server import SimulatedServer
 from .steptime import RankBatch, Step, StepTime
 
+Chunks = Sequence[Sequence[Chunk]]
+"""Prompt pieces of a step, per rank."""
 _WAITING_WEIGHT = 4.0
 """Running requests equivalent to one waiting request (vLLM 0.11: v1/engine/core_client.py)."""
 _PRESSURE_WEIGHT, _PRESSURE_FROM = 6.0, 0.5
@@ -99,7 +101,7 @@ class Batches:
         counts: Sequence[int],
         contexts: Sequence[float],
         kept: Sequence[float],
-        chunks: Sequence[Sequence[Chunk]] | None = None,
+        chunks: Chunks | None = None,
     ) -> Step:
         """Return a step with decoding sequences and prompt pieces.
 
@@ -220,10 +222,10 @@ class Scheduler:
         if self.replicas[self._state.replica[request]].abort(request):
             self.running = self.running[self.running != request]
 
-    def take_chunks(self) -> list[list[Chunk]]:
+    def take_chunks(self) -> Chunks:
         """Take the prompt pieces of the next step, per replica; admits waiting requests that
         fit."""
-        chunks: list[list[Chunk]] = []
+        chunks = list[Sequence[Chunk]]()
         for number, replica in enumerate(self.replicas):
             if replica.admits:
                 chunks.append(
@@ -248,7 +250,7 @@ class Scheduler:
             return reserved
         return max(reserved, float(self._grown(ids, self.gain).sum()))
 
-    def begin(self, chunks: Sequence[Sequence[Chunk]]) -> EngineStep:
+    def begin(self, chunks: Chunks) -> EngineStep:
         """Start a step; with separate prefill, replicas with prompts do not decode in it."""
         if self._server.speculative_tokens and len(self.running):
             text = float(self._state.is_text[self.running].mean())
@@ -267,7 +269,7 @@ class Scheduler:
         started = tuple(piece.request for pieces in chunks for piece in pieces if piece.last)
         return EngineStep(ids, started, self.seconds(ids, chunks))
 
-    def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
+    def seconds(self, ids: Ints, chunks: Chunks | None = None) -> float:
         """Return the duration of a step in which sequences `ids`, shape (n,), decode beside prompt
         pieces per rank."""
         # Attention also reads the tokens before the next one that belong to the prefix cache.
@@ -503,7 +505,7 @@ class Batching:
         read_s = self._front.next_s()
         return read_s if read_s < math.inf else self._client.next_s()
 
-    def _mixed_step(self, chunks: Sequence[Sequence[Chunk]]) -> None:
+    def _mixed_step(self, chunks: Chunks) -> None:
         step, gain = self.scheduler.begin(chunks), self.scheduler.gain
         self._now += step.seconds
         self.scheduler.end(step)
@@ -519,7 +521,7 @@ class Batching:
             self._last_s[started] = seen_s
         self._finish(seen_s)
 
-    def _decode_stretch(self, no_chunks: Sequence[Sequence[Chunk]]) -> None:
+    def _decode_stretch(self, no_chunks: Chunks) -> None:
         scheduler = self.scheduler
         step = scheduler.begin(no_chunks)
         steps = scheduler.steps_until_change(step.ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autotune.engines.cards import BF16, HardwareCard, ModelCard
-from autotune.engines.command import Scalar
+from autotune.engines.command import Knobs, Scalar
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate, names
 from autotune.engines.library import Library
@@ -48,7 +48,7 @@ class ServerSetup:
 
     engine: str
     version: str
-    knobs: Mapping[str, Scalar]
+    knobs: Knobs
     model: ModelCard
     hardware: HardwareCard
     gpus: int
@@ -62,10 +62,10 @@ class ServerSetup:
         return {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
 
 
-class RecordedKnobs(Mapping[str, Scalar]):
+class RecordedKnobs(Knobs):
     """Knobs that record which of them are read, in `names`."""
 
-    def __init__(self, knobs: Mapping[str, Scalar], names: set[str]) -> None:
+    def __init__(self, knobs: Knobs, names: set[str]) -> None:
         self._knobs, self._names = knobs, names
 
     def __getitem__(self, name: str) -> Scalar:

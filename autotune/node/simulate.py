@@ -27,18 +27,6 @@ from .memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, startup_s
 from .scheduling import Batching
 from .server import RecordedKnobs, ServerSetup, SimulatedServer
 
-__all__ = [
-    "MemoryPlan",
-    "ServerSetup",
-    "SimulatedOutcome",
-    "beyond_step",
-    "knobs_read",
-    "run_server",
-    "simulate",
-    "start_failure",
-    "too_long",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class SimulatedOutcome:

@@ -37,7 +37,7 @@ import numpy as np
 
 from autotune.base.arrays import Floats
 from autotune.engines.cards import HardwareCard, ModelCard
-from autotune.engines.command import Scalar
+from autotune.engines.command import Knobs
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.records import QUANTILES
 from autotune.load.metrics.table import GOODPUT, HEADLINE
@@ -48,7 +48,7 @@ from .calibration import Calibration, Factor, coefficients_of, packaged_calibrat
 from .coefficients import Coefficients, speed_card
 from .memory import plan_memory, startup_s
 from .replica import Chunk
-from .scheduling import Batches
+from .scheduling import Batches, Chunks
 from .server import RecordedKnobs, ServerSetup, SimulatedServer
 from .simulate import beyond_step, too_long
 from .steptime import Seconds, Step, longer
@@ -280,9 +280,7 @@ class Fluid:
         seconds = iter(self._batches.time.seconds_of(steps))
         return [sum(count * next(seconds) for count, _ in stage) for stage in stages]
 
-    def _step(
-        self, running: int, written: float, chunks: Sequence[Sequence[Chunk]] | None = None
-    ) -> Step:
+    def _step(self, running: int, written: float, chunks: Chunks | None = None) -> Step:
         """Make a step with this number of decoding sequences on equal ranks, their written tokens,
         and prompts."""
         each, more = divmod(min(running, self._running), self._ranks)
@@ -357,7 +355,7 @@ class Fluid:
             [(1, self._step(self._running, self._written))],
         ]
 
-    def _chunks(self, prompts: float, ranks: int) -> list[list[Chunk]]:
+    def _chunks(self, prompts: float, ranks: int) -> Chunks:
         """Make a step's prompts on this number of ranks: whole ones of mean length, or a long one's
         middle piece."""
         tokens = max(1, round(min(self._prompt, self._budget)))
@@ -582,32 +580,32 @@ class SteadyNode:
         self._starts = Memo(self._compute_start)
         self._flows = Memo(self._compute_flows)
 
-    def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
+    def predict(self, engine: str, version: str, knobs: Knobs) -> SteadyPrediction:
         """Predict effective knobs; raises `UnknownName` for an engine unknown to the simulator."""
         odds, doubt, ready_s, running = self._starts(knobs, engine, version)
         metrics, drawn = self._flows(knobs, engine, version, running) if running else ({}, {})
         return SteadyPrediction(metrics, odds, doubt, ready_s, drawn)
 
-    def _setup(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> ServerSetup:
+    def _setup(self, knobs: Knobs, engine: str, version: str) -> ServerSetup:
         return ServerSetup(
             engine, version, knobs, self._model, self._hardware, self._gpus, self._calibration
         )
 
     def _server(
-        self, knobs: Mapping[str, Scalar], engine: str, version: str, drawn: bool = False
+        self, knobs: Knobs, engine: str, version: str, drawn: bool = False
     ) -> SimulatedServer:
         setup = self._setup(knobs, engine, version)
         return SimulatedServer(setup, self._coefficients(knobs, engine, version, drawn))
 
     def _compute_coefficients(
-        self, knobs: Mapping[str, Scalar], engine: str, version: str, drawn: bool
+        self, knobs: Knobs, engine: str, version: str, drawn: bool
     ) -> Coefficients:
         scope = self._setup(knobs, engine, version).scope
         moved = self._moved if drawn else None
         return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope, moved)
 
     def _compute_start(
-        self, knobs: Mapping[str, Scalar], engine: str, version: str
+        self, knobs: Knobs, engine: str, version: str
     ) -> tuple[float, str, float, tuple[int, ...]]:
         """Return odds of starting, the doubt, seconds to ready, and sequences per load (none: too
         many GPUs)."""
@@ -636,7 +634,7 @@ class SteadyNode:
         return odds, doubt, startup_s(server, plan), tuple(running)
 
     def _compute_flows(
-        self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
+        self, knobs: Knobs, engine: str, version: str, running: tuple[int, ...]
     ) -> tuple[dict[str, float], dict[str, Floats]]:
         """Return metrics with the calibrated figures, and logarithms with each draw."""
         server = self._server(knobs, engine, version, drawn=True)
@@ -682,7 +680,7 @@ class Memo(Generic[Value]):
         self._names: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, dict[tuple[Any, ...], Value]] = {}
 
-    def __call__(self, knobs: Mapping[str, Scalar], engine: str, *more: Any) -> Value:
+    def __call__(self, knobs: Knobs, engine: str, *more: Any) -> Value:
         known, names = self._known.setdefault(engine, {}), self._names.get(engine, ())
         key = _key(names, knobs, more)
         if key in known:
@@ -696,9 +694,7 @@ class Memo(Generic[Value]):
         return value
 
 
-def _key(
-    names: tuple[str, ...], knobs: Mapping[str, Scalar], more: tuple[Any, ...]
-) -> tuple[Any, ...]:
+def _key(names: tuple[str, ...], knobs: Knobs, more: tuple[Any, ...]) -> tuple[Any, ...]:
     values = list(map(knobs.get, names))
     # 1 and True are equal to a dictionary, and not to an engine.
     return (more, *values, *map(type, values))

@@ -94,7 +94,8 @@ class RankBatch(NamedTuple):
     padding: Amount = 0
 
 
-Step = tuple[Sequence[RankBatch], bool]
+Ranks = Sequence[RankBatch]
+Step = tuple[Ranks, bool]
 """Batches of a step's ranks, and whether a graph covers them."""
 
 
@@ -103,15 +104,14 @@ class StepTime:
 
     def __init__(self, server: SimulatedServer, drafting: bool = False) -> None:
         a, c, hw = server.architecture, server.coefficients, server.hardware
-        self._draft = (
-            StepTime(server, drafting=True) if server.speculative_tokens and not drafting else None
-        )
+        self._draft: StepTime | None = None
         if drafting:
             a = _draft_layer(a, of_its_own=server.setup.knobs.get("draft_model") is not None)
+        elif server.speculative_tokens:
+            self._draft = StepTime(server, drafting=True)
         self._server, self._a, self._c, self._bandwidth = server, a, c, server.bandwidth
-        self._layers = a.layers
         self._attending = a.layers - a.linear_layers
-        self._expert_layers = expert_layers(a)
+        self._expert_layers, self._indexer_layers = expert_layers(a), indexer_layers(a)
         self._decode_tokens = 1 + server.speculative_tokens
         tp = server.tensor_parallel
         parts = rank_layers(a, tp)
@@ -125,70 +125,65 @@ class StepTime:
         bf16 = hw.reached_flops("bf16")
         self._head_flops = bf16 * c.gemm_share
         self._kv_bandwidth = server.bandwidth * c.kv_share
-        local_heads = a.heads / tp
-        self._dense_heads = local_heads
         # Ranks that share a context gather each other's queries. Dense kernels read a rank's own
         # entries; sparse ones run over all chosen ones and mask those of other ranks.
         shared = server.context_parallel
-        self._heads = max(local_heads * shared, c.sparse_head_tile) if a.indexer else local_heads
-        latent = a.kv_lora_rank > 0
+        self._dense_heads = self._heads = a.heads / tp
+        if a.indexer:
+            self._heads = max(self._dense_heads * shared, c.sparse_head_tile)
         # Absorbed latent attention multiplies by the cached width; prefill without absorption by
         # the heads' own.
-        self._decode_width = 2 * a.kv_lora_rank + a.qk_rope_head_dim if latent else 2 * a.head_dim
-        v = a.v_head_dim or a.head_dim
-        self._prefill_width = a.head_dim + v
+        self._decode_width = 2 * a.head_dim
+        if a.kv_lora_rank > 0:
+            self._decode_width = 2 * a.kv_lora_rank + a.qk_rope_head_dim
+        value_width = a.v_head_dim or a.head_dim
+        self._prefill_width = a.head_dim + value_width
         self._dense_flops = bf16 * c.attention_share
         sparse = hw.bf16_tflops * 1e12 * c.sparse_attention_share
         self._attention_flops = sparse if a.indexer else self._dense_flops
         self._sparse_prefill_flops = sparse * c.sparse_prefill_gain
         self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share * shared
-        self._indexer_layers = indexer_layers(a)
         self._indexer_keys = indexer_bytes_per_token_layer(a) / shared
         self._cut_layers = 1.0 if a.indexer else a.sliding_layers / a.layers
         self._state_bytes = 2 * linear_state_bytes(a) / min(tp, max(1, a.linear_value_heads))
         self._linear_flops = bf16 * c.linear_share
-        self._prepare_experts(server)
-        self._prepare_latencies(server)
         self._link = hw.link_gb_s * 1e9 / 2 * c.link_share
+        # Hidden states that the kernels between matrix products read and write, bytes per token
+        # over all layers: norms and residuals, queries, keys and values, gate and up projection.
+        attention = (2 * a.heads + 2 * a.kv_heads) * value_width / tp
+        dense = 3 * (a.layers - self._expert_layers) * a.intermediate_size / tp
+        self._passed_bytes = 2 * BF16 * (a.layers * (4 * a.hidden_size + attention) + dense)
+        # A plain layer is some ten kernels; experts, latent attention and an indexer are ten more
+        # each.
+        latent = a.layers * bool(a.kv_lora_rank) + self._indexer_layers
+        self._launches = a.layers + latent + self._expert_layers
+        further = latent * c.latent_us + self._expert_layers * c.experts_us
+        self._latency = (a.layers * (c.layer_us + c.layer_extra_us) + further) * 1e-6
+        # A collective's latency grows with the ranks that meet; the figure is that of eight.
+        self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
+        self._prepare_experts()
 
-    def _prepare_experts(self, server: SimulatedServer) -> None:
-        a, c = self._a, self._c
+    def _prepare_experts(self) -> None:
+        server, a, c = self._server, self._a, self._c
         ep = server.expert_parallel
         shards = server.stage_gpus / ep
-        width = a.expert_intermediate_size / shards
+        full = a.expert_intermediate_size
+        width = full / shards
         self._expert_elements = layer_weights(a).expert / shards
         self._local_experts = a.experts / ep
         # The largest of so many normal values, in the mean (Blom).
         self._fullest = NormalDist().inv_cdf((ep - 0.375) / (ep + 0.25))
         # Tensor sharding leaves each expert a narrow matrix: kernels lose tiles.
         narrow = width / (width + c.moe_narrow_width) if a.experts else 1.0
-        full = a.expert_intermediate_size
         of_full = narrow * (full + c.moe_narrow_width) / full if full else 1.0
         self._moe_flops = server.matrix_flops_of(a.weight_bytes) * c.moe_share * of_full
         uneven = 0.0 if server.setup.random_weights else c.expert_imbalance
         self._imbalance = 1.0 + uneven * (1.0 - 1.0 / ep)
-        # Hidden states that the kernels between matrix products read and write, bytes per token
-        # over all layers: norms and residuals, queries, keys and values, gate and up projection.
-        tp = server.tensor_parallel
-        attention = (2 * a.heads + 2 * a.kv_heads) * (a.v_head_dim or a.head_dim) / tp
-        dense = 3 * (a.layers - self._expert_layers) * a.intermediate_size / tp
-        self._passed_bytes = 2 * BF16 * (a.layers * (4 * a.hidden_size + attention) + dense)
-        # And of a row that an expert computes: both projections, and its output until the sum.
+        # Hidden states of a row that an expert computes: both projections, and its output until
+        # the sum.
         self._row_bytes = 2 * BF16 * (a.hidden_size + 3 * width)
 
-    def _prepare_latencies(self, server: SimulatedServer) -> None:
-        self._pace = server.pace
-        a, c = self._a, self._c
-        latent = a.layers * bool(a.kv_lora_rank) + self._indexer_layers
-        beside = latent * c.latent_us + self._expert_layers * c.experts_us
-        # A plain layer is some ten kernels; experts, latent attention and an indexer are ten more
-        # each.
-        self._launches = a.layers + latent + self._expert_layers
-        self._latency = (a.layers * (c.layer_us + c.layer_extra_us) + beside) * 1e-6
-        # A collective's latency grows with the ranks that meet; the figure is that of eight.
-        self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
-
-    def seconds(self, batches: Sequence[RankBatch], graph: bool) -> float:
+    def seconds(self, batches: Ranks, graph: bool) -> float:
         """Return the duration of a step over all data-parallel ranks; in a CUDA graph the host
         launches one thing."""
         return float(self._seconds(batches, float(not graph)))
@@ -196,62 +191,51 @@ class StepTime:
     def seconds_of(self, steps: Sequence[Step]) -> Floats:
         """Return the durations of several steps at once, shape (steps,), of draws of the figures
         (steps, draws)."""
-        ranks = np.array(
-            [batches for batches, _ in steps], dtype=np.float64
-        )  # shape (steps, replicas, fields)
+        # An array of shape (steps, replicas, fields).
+        ranks = np.array([batches for batches, _ in steps], dtype=np.float64)
         eager = np.array([[not graph] for _, graph in steps], dtype=np.float64)
-        seconds = np.asarray(
-            self._seconds([RankBatch(*ranks.transpose(2, 1, 0)[..., None])], eager)
-        )
+        batch = RankBatch(*ranks.transpose(2, 1, 0)[..., None])
+        seconds = np.asarray(self._seconds([batch], eager))
         return seconds if seconds.shape[1] > 1 else seconds[:, 0]
 
-    def _seconds(self, batches: Sequence[RankBatch], eager: Amount) -> Seconds:
+    def _seconds(self, batches: Ranks, eager: Amount) -> Seconds:
         c = self._c
         sequences = _most([b.sequences for b in batches])
-        # A round of a pipeline: each of its micro-batches passes every stage, all stages at work.
-        # One request is in one micro-batch: of fewer requests than stages some stages idle.
+        # In a round of a pipeline, each micro-batch passes every stage, all stages at work. One
+        # request is in one micro-batch: with fewer requests than stages some stages idle.
         part: Amount = 1.0
         if self._server.pipeline_parallel > 1:
             requests = _most([b.sequences + b.prompts for b in batches])
             part = 1.0 / longer(1.0, _shorter(self._server.pipeline_parallel, requests))
-        device = self._device_seconds(batches, part, self._decode_tokens, self._decode_tokens)
+        queries = self._decode_tokens
+        device = self._device_seconds(batches, part, queries, queries)
         host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
         if self._draft is not None and _any(sequences):
-            drafted, drafts = self._decode_tokens - 1, _positive(sequences)
+            further, drafts = queries - 2, _positive(sequences)
             # The first pass is over all tokens of the step, each further one over the token that
             # was drafted last.
-            device = device + drafts * self._draft._device_seconds(
-                batches, part, self._decode_tokens, 1
-            )
-            if drafted > 1:
+            device = device + drafts * self._draft._device_seconds(batches, part, queries, 1)
+            if further:
                 last = [RankBatch(b.sequences, b.context, b.attended, b.entries) for b in batches]
-                device = device + drafts * (
-                    (drafted - 1) * self._draft._device_seconds(last, part, 1, 1)
-                )
+                device = device + drafts * (further * self._draft._device_seconds(last, part, 1, 1))
             host = host + drafts * (c.mtp_step_ms * 1e-3) + sequences * c.mtp_sequence_us * 1e-6
         launching: Amount = self._launches * c.eager_layer_us * 1e-6
         if self._a.indexer is not None:
-            launching = launching + sequences * self._decode_tokens * c.eager_sequence_us * 1e-6
+            launching = launching + sequences * queries * c.eager_sequence_us * 1e-6
         device = longer(device, launching * eager)
-        return longer(device + host * (1.0 - c.host_overlap), host) * self._pace
+        return longer(device + host * (1.0 - c.host_overlap), host) * self._server.pace
 
-    def _device_seconds(
-        self, batches: Sequence[RankBatch], part: Amount, queries: int, sampled: int
-    ) -> Seconds:
+    def _device_seconds(self, batches: Ranks, part: Amount, queries: int, sampled: int) -> Seconds:
         """Compute the GPUs' time for a micro-batch's pass through all layers; `sampled` tokens go
         through the head."""
-        alike = batches if len(batches) == 1 else list(dict.fromkeys(batches))
-        rank = _most([self._rank_seconds(batch, part, queries, sampled) for batch in alike])
+        distinct = batches if len(batches) == 1 else list(dict.fromkeys(batches))
+        rank = _most([self._rank_seconds(batch, part, queries, sampled) for batch in distinct])
         computed = [b.prefill_tokens + b.sequences * queries + b.padding for b in batches]
         tokens, fullest = _total(computed) * part, _most(computed)
-        routed = tokens - (1.0 - _OWN_ROUTES) * (queries - 1) * part * _total(
-            [b.sequences for b in batches]
-        )
-        device = (
-            rank
-            + self._experts_seconds(tokens, routed)
-            + fullest * part * self._passed_bytes / self._bandwidth
-        )
+        sequences = _total([b.sequences for b in batches])
+        routed = tokens - (1.0 - _OWN_ROUTES) * (queries - 1) * part * sequences
+        passed = fullest * part * self._passed_bytes / self._bandwidth
+        device = rank + self._experts_seconds(tokens, routed) + passed
         device = device + self._latency + self._communication_seconds(fullest * part, tokens)
         return device + self._context_seconds(batches, fullest, queries) * part
 
@@ -272,57 +256,34 @@ class StepTime:
 
     def _decode_attention(self, b: RankBatch, queries: int) -> Seconds:
         """Read the latent values of each sequence once; all local heads multiply by them."""
-        layers, indexer, cut, keys = (
-            self._attending,
-            self._a.indexer,
-            self._cut_layers,
-            self._indexer_keys,
-        )
+        layers, indexer, cut = self._attending, self._a.indexer, self._cut_layers
         attended, entries = (
             cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries)
         )
-        traffic = attended * (self._kv_layer - keys) * self._layers / self._kv_bandwidth
+        keys = self._indexer_keys
+        traffic = attended * (self._kv_layer - keys) * self._a.layers / self._kv_bandwidth
         flops = 2 * queries * entries * self._heads * self._decode_width * layers
         seconds = longer(traffic, flops / self._attention_flops)
-        if indexer:
-            scoring = (
-                2 * queries * b.context * indexer.heads * indexer.head_dim * self._indexer_layers
-            )
-            seconds = seconds + longer(
-                b.context * keys * self._layers / self._bandwidth, scoring / self._indexer_flops
-            )
-        return seconds
+        if indexer is None:
+            return seconds
+        scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * self._indexer_layers
+        scored = b.context * keys * self._a.layers / self._bandwidth
+        return seconds + longer(scored, scoring / self._indexer_flops)
 
     def _prefill_attention(self, b: RankBatch) -> Seconds:
         """Attend among prompt tokens; the indexer scores all pairs on every rank, as it is not
         sharded."""
         if not _any(b.prefill_tokens):
             return 0.0
-        a, layers = self._a, self._attending
-        if a.indexer is None:
-            pairs = (
-                self._cut_layers * b.prefill_attended + (1.0 - self._cut_layers) * b.prefill_pairs
-            )
-            return 2 * pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
-        seconds = (
-            2
-            * b.prefill_pairs
-            * self._dense_heads
-            * self._prefill_width
-            * layers
-            / self._dense_flops
-        )
-        seconds = (
-            seconds
-            + 2
-            * b.prefill_attended
-            * self._heads
-            * self._decode_width
-            * layers
-            / self._sparse_prefill_flops
-        )
-        scoring = 2 * b.prefill_scored * a.indexer.heads * a.indexer.head_dim * self._indexer_layers
-        return seconds + scoring / self._indexer_flops
+        indexer, layers, pairs = self._a.indexer, self._attending, b.prefill_pairs
+        if indexer is None:
+            pairs = self._cut_layers * b.prefill_attended + (1.0 - self._cut_layers) * pairs
+        dense = 2 * pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
+        if indexer is None:
+            return dense
+        attended = 2 * b.prefill_attended * self._heads * self._decode_width * layers
+        scoring = 2 * b.prefill_scored * indexer.heads * indexer.head_dim * self._indexer_layers
+        return dense + attended / self._sparse_prefill_flops + scoring / self._indexer_flops
 
     def _linear_attention(self, b: RankBatch, queries: int) -> Seconds:
         """Read and write a state per sequence; chunks of a prompt are multiplied by it.
@@ -343,10 +304,9 @@ class StepTime:
             * width
             * (4 * width + 4 * 64)
         )
-        states = (
-            (b.sequences * (1 + queries) / 2 + b.prompts) * self._state_bytes / self._kv_bandwidth
-        )
-        return states + flops / self._server.tensor_parallel / self._linear_flops
+        states = (b.sequences * (1 + queries) / 2 + b.prompts) * self._state_bytes
+        linear = flops / self._server.tensor_parallel / self._linear_flops
+        return states / self._kv_bandwidth + linear
 
     def _experts_seconds(self, tokens: Amount, routed: Amount) -> Seconds:
         """Take the fullest GPU: n tokens `routed` independently touch E (1 - (1 + nk / sE)^-s) of E
@@ -356,7 +316,7 @@ class StepTime:
             return 0.0
         local, chosen = self._local_experts, a.experts_per_token / a.experts
         missed = (1.0 + routed * chosen / _EVEN) ** -_EVEN
-        # By chance more are touched on one of several ranks than on the others.
+        # One of several ranks has more touched experts than the others, by chance.
         root = np.sqrt if isinstance(missed, np.ndarray) else math.sqrt
         by_chance = self._fullest * root(local * missed * (1.0 - missed))
         touched = _shorter(local, longer(_NONE, local * (1.0 - missed) + by_chance))
@@ -367,20 +327,13 @@ class StepTime:
             self._c.moe_tile, longer(_LEAST_TILE, 2 * tokens * chosen * local / touched)
         )
         padded = rows + touched * tile / 2
-        traffic = (
-            touched
-            * self._expert_elements
-            * a.weight_bytes
-            / (self._bandwidth * self._c.moe_read_share)
-        )
+        bandwidth = self._bandwidth * self._c.moe_read_share
+        traffic = touched * self._expert_elements * a.weight_bytes / bandwidth
         arithmetic = 2 * padded * self._expert_elements / self._moe_flops
-        return (
-            longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth
-        ) * self._expert_layers
+        passed = rows * self._row_bytes / self._bandwidth
+        return (longer(traffic, arithmetic) + passed) * self._expert_layers
 
-    def _context_seconds(
-        self, batches: Sequence[RankBatch], computed: Amount, queries: int
-    ) -> Seconds:
+    def _context_seconds(self, batches: Ranks, computed: Amount, queries: int) -> Seconds:
         """Compute the time of decode context parallelism's collectives, of `computed` tokens on the
         fullest replica.
 
@@ -405,42 +358,34 @@ class StepTime:
     def _communication_seconds(self, rank_tokens: Amount, all_tokens: Amount) -> Seconds:
         """Sum the all-reduces of the attention replica and the exchange with the experts of the
         others."""
-        server, c = self._server, self._c
+        server, layers = self._server, self._a.layers
         tp, stage = server.tensor_parallel, server.stage_gpus
         token = self._a.hidden_size * BF16
         latency = self._collective_s
         seconds: Seconds = 0.0
-        # Replicas of a dense model share nothing: each reduces its own feed-forward parts too.
-        own = server.joined_replicas == 1
-        reductions = (2 if own else 1) if tp > 1 else 0
-        if reductions:
+        if tp > 1:
+            # Replicas of a dense model share nothing: each reduces its own feed-forward parts too.
+            reductions = 2 if server.joined_replicas == 1 else 1
             volume = 2 * (tp - 1) / tp * rank_tokens * token
-            seconds = seconds + reductions * self._layers * (latency + volume / self._link)
+            seconds = seconds + reductions * layers * (latency + volume / self._link)
         if server.joined_replicas > 1:
-            gather = c.exchange == "gather" or server.expert_parallel < stage
-            gathered = 2 * (stage - 1) / stage * all_tokens * token
-            volume = gathered
-            if not gather:
+            if self._c.exchange == "gather" or server.expert_parallel < stage:
+                volume = 2 * (stage - 1) / stage * all_tokens * token
+            else:
                 # An all-to-all moves, per rank, a token in fp8 to its experts' ranks and in bf16
                 # back.
                 missed = float((1.0 - 1.0 / stage) ** self._a.experts_per_token)
-                volume = (
-                    rank_tokens
-                    * ((stage - 1) * (1.0 - missed))
-                    * self._a.hidden_size
-                    * (1.0 + BF16)
-                )
-            seconds = seconds + self._layers * (2 * latency + volume / self._link)
+                moved = (stage - 1) * (1.0 - missed)
+                volume = rank_tokens * moved * self._a.hidden_size * (1.0 + BF16)
+            seconds = seconds + layers * (2 * latency + volume / self._link)
         return seconds
 
 
 def _positive(value: Amount) -> Amount:
     """Return 1 for a positive amount, else 0."""
-    return (
-        np.asarray(value > 0, dtype=np.float64)
-        if isinstance(value, np.ndarray)
-        else float(value > 0)
-    )
+    if isinstance(value, np.ndarray):
+        return np.asarray(value > 0, dtype=np.float64)
+    return float(value > 0)
 
 
 def _any(value: Amount) -> bool:
@@ -450,9 +395,8 @@ def _any(value: Amount) -> bool:
 def _most(values: Sequence[Amount]) -> Amount:
     """Return the largest value of all replicas: one each, or one array with all replicas, shape
     (replicas, …)."""
-    most = values[0]
-    if isinstance(most, np.ndarray):
-        return np.asarray(most.max(axis=0))
+    if isinstance(values[0], np.ndarray):
+        return np.asarray(values[0].max(axis=0))
     return max(values)
 
 

@@ -25,7 +25,7 @@ from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import calibration_of, interval90, sigma
 from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
 from autotune.node.resolve_command import not_simulated_in
-from autotune.node.simulate import ServerSetup
+from autotune.node.server import ServerSetup
 from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.search.nodes import NodeScore, contrast

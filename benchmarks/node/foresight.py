@@ -48,7 +48,8 @@ from autotune.node.fit.calibrate import Problem, refit_without
 from autotune.node.fit.reading import LeftOut, MeasuredPoint, model_name, points_of, read_file
 from autotune.node.fit.reading import groups as groups_of
 from autotune.node.prediction_intervals import subject_of
-from autotune.node.simulate import ServerSetup, simulate
+from autotune.node.server import ServerSetup
+from autotune.node.simulate import simulate
 from autotune.node.steady import SteadyNode
 
 METRICS = (HEADLINE, "mean_ttft_ms", "mean_tpot_ms")

@@ -36,7 +36,8 @@ from autotune.engines.library import Library
 from autotune.load.workloads import LoadPoint, Workload, load_workload
 from autotune.load.workloads.arrivals import Arrival
 from autotune.load.workloads.lengths import FixedLengths
-from autotune.node.simulate import ServerSetup, SimulatedOutcome, simulate
+from autotune.node.server import ServerSetup
+from autotune.node.simulate import SimulatedOutcome, simulate
 
 LIBRARY = Library()
 V32, R1 = LIBRARY.model("deepseek-ai/DeepSeek-V3.2"), LIBRARY.model("deepseek-ai/DeepSeek-R1")

@@ -33,7 +33,7 @@ from autotune.load.workloads import load_workload
 from autotune.node.calibration import drawn_factors, groups_of, packaged_calibration
 from autotune.node.coefficients import speed_card
 from autotune.node.prediction_intervals import gain_interval90
-from autotune.node.simulate import ServerSetup
+from autotune.node.server import ServerSetup
 from autotune.node.steady import SteadyNode
 from autotune.tuner.search.acquisition import model_of
 from autotune.tuner.search.decide.verdict import judge

@@ -11,8 +11,7 @@ import pytest
 from autotune.engines.cards import Architecture, ModelCard
 from autotune.engines.command import Scalar
 from autotune.node.memory import GIB, MemoryPlan, MemoryVerdict, plan_memory
-from autotune.node.server import SimulatedServer
-from autotune.node.simulate import ServerSetup
+from autotune.node.server import ServerSetup, SimulatedServer
 from tests.node.nodes import LIBRARY
 
 H200 = LIBRARY.node("h200")

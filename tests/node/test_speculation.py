@@ -7,8 +7,8 @@ import pytest
 
 from autotune.engines.cards import ModelCard
 from autotune.load.workloads import load_workload
-from autotune.node.server import SimulatedServer
-from autotune.node.simulate import ServerSetup, simulate
+from autotune.node.server import ServerSetup, SimulatedServer
+from autotune.node.simulate import simulate
 from autotune.node.steptime import RankBatch, StepTime
 from tests.node.nodes import LIBRARY, V32
 

@@ -7,10 +7,9 @@ import pytest
 from autotune.engines.context import Context
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.registry import recognise, split_command
-from autotune.node.memory import plan_memory
+from autotune.node.memory import plan_memory, start_failure
 from autotune.node.resolve_command import resolve_command
 from autotune.node.server import SimulatedServer
-from autotune.node.simulate import start_failure
 from tests.data import LAB, SWEEP, rows
 from tests.node.nodes import LIBRARY, V32
 

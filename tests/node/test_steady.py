@@ -24,7 +24,8 @@ from autotune.node.calibration import (
     packaged_calibration,
 )
 from autotune.node.coefficients import speed_card
-from autotune.node.simulate import ServerSetup, simulate
+from autotune.node.server import ServerSetup
+from autotune.node.simulate import simulate
 from autotune.node.steady import Limits, SteadyNode
 
 LIBRARY = Library()

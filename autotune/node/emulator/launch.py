@@ -27,10 +27,9 @@ from autotune.engines.expression import Expression, Namespace, evaluate, fill_va
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.library import Library, documents, load, packaged
 from autotune.engines.registry import command_of, recognise
-from autotune.node.memory import MemoryPlan, plan_memory, startup_s
+from autotune.node.memory import MemoryPlan, plan_memory, start_failure, startup_s
 from autotune.node.resolve_command import ResolvedCommand, resolve_command
 from autotune.node.server import SimulatedServer
-from autotune.node.simulate import start_failure
 
 _HOLE = re.compile(r"\{(\w+)\}")
 

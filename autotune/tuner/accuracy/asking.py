@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,25 +74,24 @@ def ask(
 
             async def answer(body: Mapping[str, Any]) -> Answer | None:
                 async with room:
-                    came = await _answer(client, target, model, body, logprobs)
+                    reply = await _answer(client, target, model, body, logprobs)
                 answered()
-                return came
+                return reply
 
             return await asyncio.gather(*map(answer, bodies))
 
-    # Not in threads, which would hold a Ctrl-C until the last answer has come.
+    # Threads would hold a Ctrl-C until the last answer has come.
     return asyncio.run(answers())
 
 
 def gives_logprobs(target: Target, model: str) -> bool:
     """Return whether a server gives log-probabilities of what it generates."""
+    body = {"prompt": "One, two, three,", "max_tokens": 2}
     try:
-        (answer,) = ask(
-            target, model, [{"prompt": "One, two, three,", "max_tokens": 2}], 1, logprobs=True
-        )
+        (answer,) = ask(target, model, [body], 1, logprobs=True)
     except NoAnswers:
         return False
-    return answer is not None and bool(answer.tokens) and answer.tokens[0].logprob is not None
+    return answer is not None and any(token.logprob is not None for token in answer.tokens[:1])
 
 
 async def _answer(
@@ -102,14 +100,12 @@ async def _answer(
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     whole = {"model": model, "temperature": 0.0, **({"logprobs": TOP} if logprobs else {}), **body}
     status, document = await _post(client, path, whole)
-    if status in _TOO_LONG and not (
-        logprobs and status == 400 and "logprob" in str(document).lower()
-    ):
+    refuses_logprobs = logprobs and status == 400 and "logprob" in str(document).lower()
+    if status in _TOO_LONG and not refuses_logprobs:
         return None
     if status != 200:
-        raise NoAnswers(
-            f"POST {path}: {f'HTTP {status}: ' if status else ''}{target.redacted(str(document))}"
-        )
+        reason = f"HTTP {status}: " if status else ""
+        raise NoAnswers(f"POST {path}: {reason}{target.redacted(str(document))}")
     try:
         choice = document["choices"][0]
         text = choice["text"] if "text" in choice else choice["message"]["content"]
@@ -131,14 +127,14 @@ async def _post(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -
     for last in (False, True):
         try:
             answer = await client.post(path, json=body)
+            break
         except httpx.TransportError as error:
             if last or isinstance(error, httpx.TimeoutException):
                 return 0, f"no answer: {error or type(error).__name__}"
-            continue
-        with suppress(ValueError, RecursionError):
-            return answer.status_code, answer.json()
+    try:
+        return answer.status_code, answer.json()
+    except (ValueError, RecursionError):
         return answer.status_code, answer.text
-    raise AssertionError("the second call returned")
 
 
 def words(text: str) -> tuple[Token, ...]:
@@ -166,8 +162,6 @@ def _named(top: Any) -> dict[str, float] | None:
     """Return alternatives as a mapping, the form of completions; chats have a list of objects."""
     if isinstance(top, list):
         top = {row["token"]: row["logprob"] for row in top}
-    return (
-        {str(token): float(value) for token, value in top.items() if value is not None}
-        if top
-        else None
-    )
+    if not top:
+        return None
+    return {str(token): float(value) for token, value in top.items() if value is not None}

@@ -98,19 +98,15 @@ class Context:
 @lru_cache(maxsize=1)
 def contexts() -> tuple[Context, ...]:
     """Return all contexts: those sent alone first, then those under load."""
-    short = list(_short())
-    long = list(_long())
-    step = len(short) // ALONE_SHORT
-    alone = [
-        Context(f"alone {name}", "alone", text, SHORT_TOKENS, True) for name, text in short[3::step]
-    ]
-    alone += [
-        Context(f"alone {name}", "long", text, LONG_TOKENS, True)
-        for name, text in long[:: NEEDLES // ALONE_LONG]
-    ]
-    load = [Context(name, "load", text, SHORT_TOKENS, False) for name, text in short]
-    load += [Context(name, "long", text, LONG_TOKENS, False) for name, text in long]
-    return (*alone, *load)
+    short, long = list(_short()), list(_long())
+    few_short = short[3 :: len(short) // ALONE_SHORT]
+    few_long = long[:: NEEDLES // ALONE_LONG]
+    return (
+        *(Context(f"alone {name}", "alone", text, SHORT_TOKENS, True) for name, text in few_short),
+        *(Context(f"alone {name}", "long", text, LONG_TOKENS, True) for name, text in few_long),
+        *(Context(name, "load", text, SHORT_TOKENS, False) for name, text in short),
+        *(Context(name, "long", text, LONG_TOKENS, False) for name, text in long),
+    )
 
 
 def _short() -> Iterator[tuple[str, str]]:
@@ -118,12 +114,10 @@ def _short() -> Iterator[tuple[str, str]]:
     for number, text in enumerate(texts):
         whole = text["text"].rstrip()
         for cut in CUTS:
+            place = int(cut * len(whole))
             # At the end of a word, where there are spaces; Chinese and Japanese have none.
-            end = len(whole) if cut == 1 else whole.rfind(" ", 0, int(cut * len(whole)))
-            yield (
-                f"{text['kind']} {number} {cut:g}",
-                whole[: end if end > 20 else int(cut * len(whole))],
-            )
+            end = len(whole) if cut == 1 else whole.rfind(" ", 0, place)
+            yield f"{text['kind']} {number} {cut:g}", whole[: end if end > 20 else place]
 
 
 def _entry(number: int) -> tuple[str, str]:
@@ -137,9 +131,8 @@ def _entry(number: int) -> tuple[str, str]:
 
 
 def _long() -> Iterator[tuple[str, str]]:
-    ledger = "Ledger of the harbour watch.\n" + "".join(
-        _entry(number)[0] for number in range(1, ENTRIES + 1)
-    )
+    entries = [_entry(number)[0] for number in range(1, ENTRIES + 1)]
+    ledger = "".join(["Ledger of the harbour watch.\n", *entries])
     for number in range(NEEDLES):
         # From the first entries to the last ones.
         needle = 1 + number * (ENTRIES - 1) // (NEEDLES - 1)
@@ -223,13 +216,13 @@ def compare(
         mine, theirs = reference.get(name), other.get(name)
         if mine is None or theirs is None or not mine.tokens:
             continue
-        tokens, others, told = _in_one_form(mine, theirs, logprobs)
-        agreement.logprobs &= told
+        tokens, others, known = _in_one_form(mine, theirs, logprobs)
+        agreement.logprobs &= known
         loss, position, rows = 0.0, 0, agreement.divergences.setdefault(group, [])
         for position, own in enumerate(tokens):
             token = others[position] if position < len(others) else None
             if token is None or token.text != own.text:
-                severity = _severity(own, None if token is None else token.text) if told else None
+                severity = _severity(own, token) if known else None
                 rows.append(Divergence(name, position, severity))
                 loss += min(severity or 0.0, _WORST_LOSS)
                 break
@@ -251,18 +244,18 @@ def _in_one_form(
     return own[: max(1, len(own) - 1)], words(theirs.text), False
 
 
-def _severity(own: Token, text: str | None) -> float | None:
-    """Return by how much less likely another token is, at least.
+def _severity(own: Token, other: Token | None) -> float | None:
+    """Return by how much less likely the other token is, at least; None: the end of the answer.
 
-    Of one that is not among the likeliest, than the last of these; of the end of the answer, whose
-    name is not known, than the second.
+    A token that is not among the likeliest is less likely than the last of these; the end of the
+    answer, whose name is unknown, than the second.
     """
-    others = [value for other, value in (own.others or {}).items() if other != own.text]
+    others = {text: value for text, value in (own.others or {}).items() if text != own.text}
     if own.logprob is None or not others:
         return None
-    if text is None:
-        return own.logprob - max(others)
-    return own.logprob - (own.others or {}).get(text, min(others))
+    if other is None:
+        return own.logprob - max(others.values())
+    return own.logprob - others.get(other.text, min(others.values()))
 
 
 def judge(
@@ -284,15 +277,15 @@ def judge(
     if len(mine.losses) < _FEWEST:
         reason = f"it answered {len(mine.losses)} of {len(groups)} contexts, too few to compare"
         return Verdict(mine, nulls[0], 100.0, (reason,), ())
-    counted = (one for rows in mine.divergences.values() for one in rows if one.counts)
-    worst = sorted(counted, key=lambda one: (-(one.severity or 0.0), one.position))
+    counted = [one for rows in mine.divergences.values() for one in rows if one.counts]
+    counted.sort(key=lambda one: (-(one.severity or 0.0), one.position))
     reasons = _wrong(nulls, mine)
     if mine.logprobs and (loss := _loss(nulls, mine)) is not None:
         same = "" if reasons else "the answers are the same except for near-ties; "
         reasons.append(f"{same}they are less certain ({loss:.3f} nats per token; limit {LOSS:g})")
-    usual = [sum(map(one.counted, one.divergences)) for one in nulls]
-    most = _most(mine.total, sum(usual), sum(one.total for one in nulls), mine.logprobs)
-    return Verdict(mine, nulls[0], 100 * (1 - most / mine.total), tuple(reasons), tuple(worst))
+    usual = sum(one.counted(group) for one in nulls for group in one.divergences)
+    most = _most(mine, mine.total, usual, sum(one.total for one in nulls))
+    return Verdict(mine, nulls[0], 100 * (1 - most / mine.total), tuple(reasons), tuple(counted))
 
 
 def _wrong(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
@@ -302,23 +295,21 @@ def _wrong(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
         theirs = sum(one.positions.get(group, 0) for one in nulls)
         usual = sum(one.counted(group) for one in nulls)
         count = mine.counted(group)
-        if theirs and count > _most(ours, usual, theirs, mine.logprobs):
-            kind = (
-                f"wrong by {SEVERE:g} nats or more"
-                if mine.logprobs
-                else "different from the baseline's"
-            )
+        if theirs and count > _most(mine, ours, usual, theirs):
+            kind = "different from the baseline's"
+            if mine.logprobs:
+                kind = f"wrong by {SEVERE:g} nats or more"
             rates = f"{100 * count / ours:.2f} %, between launches of the baseline {100 * usual / theirs:.2f} %"
             reasons.append(f"{count} of {ours} tokens {where[group]} are {kind} ({rates})")
     return reasons
 
 
-def _most(positions: int, usual: int, usual_positions: int, logprobs: bool) -> int:
+def _most(mine: Agreement, positions: int, usual: int, usual_positions: int) -> int:
     """Return the differences explained by chance: of the tolerated share, and of `ORDINARY` times
     the null's."""
     from scipy.stats import poisson  # a second, which only this check should cost
 
-    tolerated = TOLERATED_WRONG if logprobs else TOLERATED_DIVERGENCE
+    tolerated = TOLERATED_WRONG if mine.logprobs else TOLERATED_DIVERGENCE
     null = ORDINARY * (usual + 1.64 * math.sqrt(usual)) / max(usual_positions, 1)
     return int(poisson.isf(WRONG_LEVEL, positions * (tolerated + null)))
 
@@ -329,11 +320,11 @@ def _loss(nulls: Sequence[Agreement], mine: Agreement) -> float | None:
     from scipy.stats import t
 
     both = [name for name in mine.losses if all(name in one.losses for one in nulls)]
+    if len(both) < _FEWEST:
+        return None
     differences = [
         mine.losses[name] - sum(one.losses[name] for one in nulls) / len(nulls) for name in both
     ]
-    if len(both) < _FEWEST:
-        return None
     mean = sum(differences) / len(both)
     spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / (len(both) - 1) / len(both))
     if mean <= LOSS or (spread and t.sf((mean - LOSS) / spread, len(both) - 1) >= LOSS_LEVEL):

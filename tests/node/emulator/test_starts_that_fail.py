@@ -132,10 +132,9 @@ def test_something_fails_that_no_rule_and_no_simulator_knows(command, telling):
     from autotune.engines.context import Context
     from autotune.engines.library import Library
     from autotune.engines.registry import command_of
-    from autotune.node.memory import plan_memory
+    from autotune.node.memory import plan_memory, start_failure
     from autotune.node.resolve_command import resolve_command
     from autotune.node.server import SimulatedServer
-    from autotune.node.simulate import start_failure
 
     library = Library()
     resolved = resolve_command(
