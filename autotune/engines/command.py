@@ -14,7 +14,6 @@ Scalar = bool | int | float | str | None
 Knobs = Mapping[str, Scalar]
 
 
-Knobs = Mapping[str, Scalar]
 """Values of knobs, by name."""
 Words = Sequence[str]
 """Words of a command line."""
