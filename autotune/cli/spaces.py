@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from autotune.engines.cards import ModelCard
+from autotune.engines.cards import active_parameters, total_parameters, weight_bytes_per_gpu
 from autotune.engines.command import Scalar
 from autotune.engines.engine import RULE
 from autotune.engines.entry import in_range
@@ -34,7 +34,12 @@ def space_show(options: RunOptions, as_json: bool) -> None:
     prepared = prepare(spec, library_for(options.space), anywhere=True)
     report = {name: _row(space, prepared.candidates) for name, space in prepared.spaces.items()}
     excluded = {e.engine: e.reason for e in prepared.excluded}
-    figures = _figures(spec.model)
+    architecture = spec.model.architecture
+    figures = {
+        "parameters": total_parameters(architecture),
+        "active": active_parameters(architecture),
+        "weight_gb": weight_bytes_per_gpu(architecture, 1, 1, 1, mtp=False) / 1e9,
+    }
     lines = [
         f"{spec.model.id}: {figures['parameters'] / 1e9:,.1f} billion parameters, "
         f"{figures['active'] / 1e9:,.1f} billion active per token, {figures['weight_gb']:,.0f} GB of weights"
@@ -130,23 +135,6 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             if one["gives_up"]
         ]
     return [*searched, "  not searched; --set changes them:", *fixed] if fixed else searched
-
-
-def _figures(model: ModelCard) -> dict[str, float]:
-    """Return parameters and weights of a model, which show at a glance whether its file is read
-    correctly."""
-    from autotune.engines.cards import (
-        active_parameters,
-        total_parameters,
-        weight_bytes_per_gpu,
-    )
-
-    a = model.architecture
-    return {
-        "parameters": total_parameters(a),
-        "active": active_parameters(a),
-        "weight_gb": weight_bytes_per_gpu(a, 1, 1, 1, mtp=False) / 1e9,
-    }
 
 
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:

@@ -23,7 +23,7 @@ from autotune.engines.library import Library
 from autotune.engines.registry import engine, names
 
 from .docker_run import models_folder, server_version
-from .preflight import IDLE_BYTES
+from .preflight import busy
 
 PROCESS, DOCKER = "process", "docker"
 TARGETS = (PROCESS, DOCKER)
@@ -135,7 +135,7 @@ def _engines(host: Host) -> Iterator[Finding]:
         if reason is None:
             yield ok(description, about=name)
         elif name in host.engine_bins:
-            # A study with this option would not begin.
+            # Report it as missing, because a study with this option would not begin.
             yield missing(reason, "name another program, or leave the option out")
         else:
             yield warning(reason, "install it to search it", name)
@@ -173,14 +173,14 @@ def present(host: Host) -> Iterator[Finding]:
 def idle(host: Host) -> Iterator[Finding]:
     """Check that no process uses a GPU or its memory, which would change all measurements on it."""
     known = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
-    busy = [gpu for gpu in known if gpu.busy_pids or gpu.memory_used_bytes > IDLE_BYTES]
-    for gpu in busy:
+    in_use = list(filter(busy, known))
+    for gpu in in_use:
         held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
         pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""
         problem = f"GPU {gpu.index} is not idle: {held:.0%} of its memory is held{pids}"
         to_do = "end the processes that use it before you start a study"
         yield warning(problem, to_do, str(gpu.index))
-    if known and not busy:
+    if known and not in_use:
         yield ok("no process uses them")
 
 

@@ -3,7 +3,7 @@
     process.py      `emulate`: port, log of the start and faults that are asked for, signals, exit codes
     launch.py       the engine's command line, as the engine's version reads it
     http.py         a lean HTTP server, and the bodies of requests
-    completions.py  what answers them, and the words of greedy answers, right or wrong
+    completions.py  routes and answers, and the words of greedy answers, right or wrong
     engine.py       the simulated node by the wall clock, and its prefix caches by token ids
     card.py         the engines' dialects: search_spaces/<engine>/emulator.yaml
 

@@ -135,12 +135,11 @@ class GreedyToken:
 class GreedyAnswer:
     """The answer to one prompt, token by token.
 
-    The stand-in for a model is a table of hashes: what stands before a token (prompt and answer so
-    far) decides which word comes next, which is second, and by how much. Every launch adds a noise
-    to the log-probabilities that depends on how many requests are under way, as sums do in kernels
-    that depend on the batch: so near-ties fall one way or the other, and answers diverge from
-    there. Damage is another thing: a share of tokens is replaced by any word, with the confidence
-    of the right one.
+    A table of hashes stands in for a model: the prompt and the answer so far decide the next word,
+    the second-likeliest one, and the margin between them. Every launch adds noise to the
+    log-probabilities. It depends on the number of requests in flight, as sums do in kernels that
+    depend on the batch: near-ties fall one way or the other, and answers diverge from there.
+    Damage replaces a share of tokens by any word, with the confidence of the right one.
     """
 
     def __init__(self, settings: AnswerSettings, prompt: list[int]) -> None:

@@ -1,12 +1,12 @@
 """Lean HTTP/1.1 server on httptools: one protocol per connection, one write per event.
 
-Why not an ASGI server: see the package's docstring. It speaks what load generators and the engines'
-clients use: keep-alive, bodies of known length and chunked ones, ``Expect: 100-continue``, requests
-one after the other.
+The package's docstring says why it is no ASGI server. It speaks the HTTP of load generators and of
+the engines' clients: keep-alive, bodies of known length and chunked ones, ``Expect: 100-continue``,
+requests one after the other.
 
 The bodies of ``/v1/completions`` and ``/v1/chat/completions`` are read without a tokenizer: text
 counts as one token per piece of up to six letters, per three digits and per other sign, which is
-near what real tokenizers make of English. Token ids count as they are.
+near the count of real tokenizers for English. Token ids count as they are.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def read_faults(option: str | None) -> dict[str, float]:
     """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or
     `BadInput`.
 
-    ``@FILE`` stands for what is in a file, which is removed if these are faults: they are those of
-    one server. No file: no faults.
+    ``@FILE`` stands for the content of a file with the faults of one server; the file is removed if
+    it names faults, and a missing one has none.
     """
     text = option if option is not None else os.environ.get(VARIABLE, "")
     values: dict[str, float] = {}

@@ -1,14 +1,14 @@
 """Calibrate the simulated node to measured points, and predict them with the calibration.
 
-A `Calibration` is the factors, and how far off they are. How far off is told by fits that have not
-seen whole groups - an engine, a GPU, a model, a workload - never by leaving out random rows.
+A `Calibration` has the factors and their errors. The errors are those of fits that have not seen
+whole groups (an engine, a GPU, a model, a workload), never of fits without random rows.
 
 Its `PredictionErrors` are quantiles, not variances: nine of ten errors lie within 1.645 standard
 deviations by construction, whatever their tails. An engine's spread is the 90 % quantile of its
 errors: of throughput, where that is known, by fits that had not seen the workload. Of the errors of
 other left-out groups the rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so
 that few points give wide intervals (Angelopoulos and Bates, arXiv:2107.07511). Fewer than nine
-points have no such rank: the fewer there are, the more what is said without any calibration counts.
+points have no such rank: the fewer there are, the more the errors without any calibration count.
 
 The fit is a least-squares problem, solved with all of the points and without some of them. Unknown
 are the logarithms of the factors (`autotune.node.calibration`). A residual is

@@ -1,8 +1,8 @@
 """Read measurements: the user's tables and studies.
 
 A table is CSV, or one JSON object per line; its columns stand in ``docs/calibration.md``. Every
-figure is checked: what cannot be right is refused with the file and the row. What is not understood
-is left out.
+figure is checked: an impossible one is refused with the file and the row. A row that is not
+understood is left out.
 
 Rows are equivalent when they are one effective configuration (`space.context`), of one version of
 its engine, serving one model on one node under one load. Their difference is the noise of a launch:

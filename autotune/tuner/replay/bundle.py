@@ -2,8 +2,8 @@
 
 A zip with ``manifest.json``, which lists every other member with its size and SHA-256. The same
 members make the same bytes. ``study.yaml``, ``results.jsonl`` and ``recommendation.json`` are the
-study's own. ``candidates.json`` has what judging its launches needs of the candidates beside them,
-so that another machine, or another version's search spaces, judge alike.
+study's own. ``candidates.json`` has the other candidates that judging its launches needs, so that
+another machine, or another version's search spaces, judge alike.
 """
 
 from __future__ import annotations

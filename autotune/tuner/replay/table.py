@@ -86,9 +86,9 @@ class Row:
 
     line: int
     configuration: Configuration
-    engine_version: str = UNKNOWN
-    failure: Failure | None = None
-    metrics: Mapping[str, Metrics] = field(default_factory=dict)
+    engine_version: str
+    failure: Failure | None
+    metrics: Mapping[str, Metrics]
     times_s: Mapping[str, float] = field(default_factory=dict)
     command: Command | None = None
     evidence: Evidence | None = None
