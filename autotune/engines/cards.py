@@ -170,7 +170,7 @@ def layer_weights(a: Architecture) -> LayerWeights:
             linear = h * (heads * a.linear_head_dim + 2 * a.linear_value_heads)
             share = a.linear_layers / a.layers
             sharded, kv = round((1 - share) * sharded + share * linear), round((1 - share) * kv)
-    if a.indexer is not None:
+    if a.indexer:
         indexer = (a.q_lora_rank or h) * a.indexer.heads * a.indexer.head_dim
         indexer += h * (a.indexer.head_dim + a.indexer.heads)
         replicated += indexer * indexer_layers(a) / a.layers
@@ -193,7 +193,9 @@ def expert_layers(a: Architecture) -> int:
 
 def indexer_layers(a: Architecture) -> int:
     """Count the layers with their own indexer; the others reuse the previous layer's choice."""
-    return 0 if a.indexer is None else a.layers if a.indexer.layers is None else a.indexer.layers
+    if not a.indexer:
+        return 0
+    return a.layers if a.indexer.layers is None else a.indexer.layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class Matrices:
 def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matrices]:
     """Return a rank's attention and feed-forward parts of all layers, without routed experts."""
     w = layer_weights(a)
-    attention = _attention(a, w, tensor_parallel)
+    attention = _attention(a, tensor_parallel)
     feed_forward = (
         w.dense * (a.layers - expert_layers(a)) + w.shared * expert_layers(a)
     ) / tensor_parallel
@@ -221,8 +223,9 @@ def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matric
     )
 
 
-def _attention(a: Architecture, w: LayerWeights, tensor_parallel: int) -> float:
+def _attention(a: Architecture, tensor_parallel: int) -> float:
     """Count the elements of one layer's attention on a rank."""
+    w = layer_weights(a)
     attention = w.attention_sharded / tensor_parallel + w.attention_replicated
     return attention + w.attention_kv / min(tensor_parallel, a.kv_heads)
 
@@ -234,15 +237,19 @@ def vocabulary_elements(a: Architecture) -> int:
 
 def total_parameters(a: Architecture) -> float:
     """Count the parameters of the model without multi-token prediction, as model cards do."""
-    experts = a.experts * layer_weights(a).expert * expert_layers(a)
-    return sum(part.elements for part in rank_layers(a, 1)) + experts + vocabulary_elements(a)
+    return _layer_parameters(a, a.experts) + vocabulary_elements(a)
 
 
 def active_parameters(a: Architecture) -> float:
     """Count the parameters that multiply one token: its experts and the output head, not the
     embedding."""
-    experts = a.experts_per_token * layer_weights(a).expert * expert_layers(a)
-    return sum(part.elements for part in rank_layers(a, 1)) + experts + a.vocab_size * a.hidden_size
+    return _layer_parameters(a, a.experts_per_token) + a.vocab_size * a.hidden_size
+
+
+def _layer_parameters(a: Architecture, experts: int) -> float:
+    """Count the parameters of all layers with some of each layer's experts."""
+    routed = experts * layer_weights(a).expert * expert_layers(a)
+    return sum(part.elements for part in rank_layers(a, 1)) + routed
 
 
 @lru_cache  # tens of thousands of candidates have a few dozen layouts
@@ -263,7 +270,7 @@ def weight_bytes_per_gpu(
     w = layer_weights(a)
     feed_forward = (w.shared if a.experts else w.dense) / tensor_parallel
     feed_forward += a.experts * w.expert / stage_gpus
-    elements = _attention(a, w, tensor_parallel) + feed_forward + 2 * a.hidden_size**2
+    elements = _attention(a, tensor_parallel) + feed_forward + 2 * a.hidden_size**2
     return (layers + vocabulary) / pipeline + elements * (a.mtp_weight_bytes or a.weight_bytes)
 
 
@@ -364,7 +371,7 @@ class ModelCard(Entry):
 
     @property
     def sparse_attention(self) -> bool:
-        return self.architecture.indexer is not None
+        return bool(self.architecture.indexer)
 
     @property
     def latent_attention(self) -> bool:

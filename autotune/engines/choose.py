@@ -86,7 +86,7 @@ def choose(
         notes += more
         for name in names:
             found = _found(kinds[name], binaries.get(name), asked_versions.get(name), notify)
-            if found is not None:
+            if found:
                 kinds[name], installed[name], warnings = found
                 notes += warnings
     elif binaries:
@@ -98,7 +98,7 @@ def choose(
         words += command.argv if command and name == owner else ()
         if warning := kind.borrowing(versions[name], words):
             notes.append(warning)
-    if command is not None:
+    if command:
         translated, more = translate(kinds[owner], command, versions[owner])
         baseline = translated.shell() if more else baseline
         notes += more
@@ -141,7 +141,7 @@ def _found(
     try:
         there = find(kind.card, program)
     except BadInput:
-        if program is not None:
+        if program:
             raise
         return None
     table, warning = options_of(kind, there, notify)
@@ -211,7 +211,7 @@ def engine_of(
     different now."""
     kind = engine(name, library)
     chosen = installed.get(kind.name)
-    if chosen is None:
+    if not chosen:
         return kind
     named = Path(chosen.program[0])
     now = find(kind.card, named if named.is_absolute() else None)

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +113,7 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
     Raises `BadInput`, one sentence, when it is missing, cannot be executed, is no such engine, or
     is older than the oldest version that is known.
     """
-    installed = (
-        _on_path(card) if binary is None else _at(card, Path(os.path.abspath(binary.expanduser())))
-    )
+    installed = _at(card, Path(os.path.abspath(binary.expanduser()))) if binary else _on_path(card)
     oldest = card.versions[0]
     if Version(installed.version).release < Version(oldest).release:
         raise BadInput(
@@ -129,7 +127,7 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
 def lacking_modules(card: EngineCard, installation: Installation) -> list[str]:
     """List the Python modules of a card's rules that an installation cannot import; none if no
     Python answers."""
-    modules = sorted({rule.module for rule in card.rules if rule.module is not None})
+    modules = sorted({rule.module for rule in card.rules if rule.module})
     if installation.python is None or not modules:
         return []
     output = _output_of([str(installation.python), "-c", _MODULES_SCRIPT, *modules], VERSION_S)
@@ -154,11 +152,11 @@ def _on_path(card: EngineCard) -> Installation:
     problem = f"{card.program[0]!r} is not on the PATH"
     for form in card.forms:
         path = shutil.which(form[0])
-        if path is None:
+        if not path:
             continue
         python = Path(path) if _is_module(form) else _interpreter(Path(path))
         version = _version(card, (path, *form[1:]), python)
-        if version is not None:
+        if version:
             return Installation(form, version, python)
         if form == card.forms[0]:
             problem = _nothing_in(card, Path(path), python)
@@ -173,7 +171,7 @@ def _at(card: EngineCard, path: Path) -> Installation:
     if path.is_dir():
         inside = [path / "bin" / "python", path / "bin" / "python3", path / "python3"]
         python = next((p for p in inside if p.is_file()), None)
-        if python is None:
+        if not python:
             raise BadInput(
                 f"{named}: the folder has no bin/python; name a virtual environment or a program"
             )
@@ -190,7 +188,7 @@ def _at(card: EngineCard, path: Path) -> Installation:
         form = next((form for form in scripts if form[0] == path.name), scripts[0])
         program, python = (str(path), *form[1:]), _interpreter(path)
     version = _version(card, program, python)
-    if version is None:
+    if not version:
         raise BadInput(f"{named}: is not {card.title}: {_nothing_in(card, path, python)}")
     return Installation(program, version, python)
 
@@ -202,7 +200,7 @@ def _program_beside(card: EngineCard, python: Path) -> tuple[str, ...]:
     if not _is_module(usual) and os.access(script, os.X_OK):
         return (str(script), *usual[1:])
     module = next((form for form in card.forms if _is_module(form)), None)
-    if module is None:
+    if not module:
         raise BadInput(
             f"--engine-bin {card.engine}={python}: there is no {usual[0]} next to this Python; "
             f"{card.title} is not installed there"
@@ -212,7 +210,7 @@ def _program_beside(card: EngineCard, python: Path) -> tuple[str, ...]:
 
 def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
     wanted = " or ".join(repr(name) for name in card.installation.distributions) or "the engine"
-    if python is None:
+    if not python:
         return f"{path} does not print its version with --version"
     return (
         f"the Python of {path} has no distribution {wanted}"
@@ -228,8 +226,8 @@ def _version(card: EngineCard, program: Words, python: Path | None) -> str | Non
         # An engine that names no distribution is taken for the newest that is known of it.
         return card.newest
     asked = [str(python), "-c", VERSION_SCRIPT, *distributions]
-    version = told_version(_output_of(asked, METADATA_S)) if python is not None else None
-    if version is not None or _is_module(program):
+    version = told_version(_output_of(asked, METADATA_S)) if python else None
+    if version or _is_module(program):
         return version
     # What no Python interpreter runs prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
     names = sorted(
@@ -307,14 +305,14 @@ def options_of(
     with suppress(OSError, ValueError):
         document = json.loads(path.read_text(encoding="utf-8"))
         known = isinstance(document, dict) and document.get("version") == installed.version
-        if known and (table := _table(document.get("options"), shipped, installed)) is not None:
+        if known and (table := _table(document.get("options"), shipped, installed)):
             return table, None
     notify(
         f"asking {engine.card.title} {installed.release} for its options "
         "(once; this takes up to a minute)"
     )
     rows = _asked(engine, installed)
-    if (table := _table(rows, shipped, installed)) is not None:
+    if table := _table(rows, shipped, installed):
         document = {"program": installed.program, "version": installed.version, "options": rows}
         # Without a cache the engine is asked again next time; that is no reason to fail.
         with suppress(OSError):
@@ -347,7 +345,7 @@ def stand_in(engine: Engine, version: str) -> OptionTable:
     return table if table.version == version else table.lent_to(version)
 
 
-@lru_cache(maxsize=64)
+@cache
 def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     """Load an engine of a measured version, and the version in the form that ranges compare.
 
@@ -358,7 +356,7 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     """
     word = (text.split() or [""])[0].strip().removeprefix("v").rstrip(".")
     known = engine.known_version(word)
-    if known is not None and (_PREFIX.fullmatch(word) or Version(known) == Version(word)):
+    if known and (_PREFIX.fullmatch(word) or Version(known) == Version(word)):
         return engine, known
     try:
         version = str(Version(word))
@@ -371,7 +369,7 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
 
 def _asked(engine: Engine, installed: Installation) -> Any:
     """Run the program under `ask_parser`; None if no Python runs it, or it fails."""
-    if installed.python is None:
+    if not installed.python:
         return None
     script, *words = installed.program
     program = [shutil.which(script) or script, *words]

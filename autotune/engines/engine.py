@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -118,7 +118,7 @@ class OptionTable:
         return OptionTable(self.engine, version, free, borrowed=True)
 
 
-@lru_cache(maxsize=32)
+@cache
 def read_table(path: Path) -> OptionTable:
     """Read a table; raises ``OSError`` for none and ``KeyError`` or ``ValueError`` for a malformed
     one."""
@@ -317,7 +317,7 @@ class Engine:
         self._roots = (*roots, spaces_root())
         self._installed: Mapping[str, OptionTable] = {}
         # Made once: that takes longer than parsing a hundred commands.
-        self._parser = lru_cache(maxsize=None)(self._make_parser)
+        self._parser = cache(self._make_parser)
 
     def _make_parser(self, version: str) -> OptionParser:
         positional = self.card.model_flag is None
@@ -424,7 +424,7 @@ class Engine:
         path = next(
             (p for root in self._roots for file in inside if (p := root / file).is_file()), None
         )
-        if path is None:
+        if not path:
             missing = self._roots[-1] / inside[0]
             raise BadInput(
                 f"no table of options for {self.name} {version}: {missing} does not exist"
@@ -616,7 +616,7 @@ class Engine:
         """Add the switch, which a version must have, to a command: this number of tokens per step
         of a sequence."""
         switch = self.switch(version)
-        assert switch is not None
+        assert switch
         scope = {"forced": f"{switch.counted(length):g}"}
         return self._added(command, [switch], scope, version)
 
@@ -632,14 +632,14 @@ class Engine:
     def with_random_weights(self, command: Command, context: Context) -> Command:
         """Add the switch, which the version must have, to a command."""
         switch = self.random_weights(context)
-        assert switch is not None
+        assert switch
         return self._added(command, [switch], {}, context.version)
 
     def reads_weights(self, parsed: ParsedCommand, context: Context) -> bool:
         """Return False if a command starts its server with random weights instead of the
         checkpoint's."""
         switch = self.random_weights(context)
-        return switch is None or not evaluate(switch.read, self.scope(parsed, context))
+        return not switch or not evaluate(switch.read, self.scope(parsed, context))
 
     def forced_length(self, parsed: ParsedCommand, context: Context) -> float | None:
         """Return the tokens per step that a command forces; None without the switch, or for a

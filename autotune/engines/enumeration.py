@@ -212,7 +212,7 @@ class _Walk:
         for value in values:
             scope[name] = value
             rule = next((r for r in self.rules_at[position] if evaluate(r.forbid, scope)), None)
-            if rule is None:
+            if not rule:
                 self.descend(position + 1, settled and self._settles(position))
             else:
                 below = math.prod(self.sizes[position + 1 :])

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -104,13 +104,11 @@ class ConfigJson:
                 "Add the figures to the file, or describe the model in a YAML file (docs/models.md)"
             )
 
-    def per_layer(self, key: str, layers: int) -> list[Any] | None:
-        """Return a list with one entry per layer, without draft layers' entries; None without a
+    def per_layer(self, key: str, layers: int) -> list[Any]:
+        """Return a list with one entry per layer, without draft layers' entries; empty without a
         list."""
         value = self.items(key)
-        if not value:
-            return None
-        if len(value) < layers:
+        if value and len(value) < layers:
             self.refuse(f"{key} has {len(value)} entries, but there are {layers} layers")
         return value[:layers]
 
@@ -138,7 +136,7 @@ class ConfigFacts(Entry):
     formats: dict[str, _Format]
 
 
-@lru_cache(maxsize=1)
+@cache
 def _facts() -> ConfigFacts:
     return ConfigFacts.model_validate(
         parse_yaml((spaces_root() / "config_json.yaml").read_text(encoding="utf-8"))
@@ -176,7 +174,7 @@ class _Checkpoint:
     def scheme(self, layer: int, names: Iterable[str]) -> Scheme | None:
         """Find the scheme of a module with one or more names; None: it is not quantised."""
         full = [f"{prefix}{layer}.{name}" for name in names for prefix in _PREFIXES]
-        if self.ignored is not None and any(self.ignored.match(name) for name in full):
+        if self.ignored and any(self.ignored.match(name) for name in full):
             return None
         return next(
             (s for s in self.schemes if s.targets is None or any(map(s.targets.match, full))), None
@@ -227,7 +225,7 @@ def precision(
         "weight_bytes": main,
         **{key: size for key, size in parts.items() if size != main},
     }
-    if scheme is not None:
+    if scheme:
         figures |= {"weight_block": scheme.block, "matrices_in": scheme.matrices_in}
     return {**figures, "quant_method": checkpoint.method}
 
@@ -466,10 +464,10 @@ def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
     if not _experts(config):
         return [False] * layers
     kinds = config.per_layer("mlp_layer_types", layers)
-    if kinds is not None:
+    if kinds:
         return [kind != "dense" for kind in kinds]
     frequencies = config.per_layer("moe_layer_freq", layers)
-    if frequencies is not None:
+    if frequencies:
         return [bool(one) for one in frequencies]
     chosen = config.items("moe_layers")
     if chosen:
@@ -498,7 +496,7 @@ def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
     window = config.number("attention_chunk_size") if chunked else config.number("sliding_window")
     kinds = config.per_layer("layer_types", layers)
     cut = 0
-    if kinds is not None:
+    if kinds:
         cut = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
     elif chunked:
         positions = config.per_layer("no_rope_layers", layers)
@@ -524,7 +522,7 @@ def _linear(config: ConfigJson, layers: int) -> dict[str, Any]:
     every = config.number("full_attention_interval")
     linear = (
         sum(kind == "linear_attention" for kind in kinds)
-        if kinds is not None
+        if kinds
         else layers - layers // (every or 1)
     )
     if not linear:
@@ -561,7 +559,7 @@ def _indexer(config: ConfigJson, layers: int) -> Indexer | None:
     )
     every = config.number("index_topk_freq", default=1)
     first = config.number("index_skip_topk_offset", default=1)
-    if kinds is not None:
+    if kinds:
         own = sum(kind in ("full", "F") for kind in kinds)
     elif every != 1:
         own = sum(max(layer - first + 1, 0) % every == 0 for layer in range(layers))

@@ -121,7 +121,7 @@ def grouped(kind: Engine, words: Words, version: str) -> list[OwnOption]:
     found: dict[object, OwnOption] = {}
     for one in split_options(kind, words, version):
         if one.names:
-            repeatable = one.option is None or one.option.action == "append"
+            repeatable = not one.option or one.option.action == "append"
             found[len(found) if repeatable else one.names] = one
     return list(found.values())
 
@@ -249,11 +249,11 @@ def translated_for(
         twins = (c for c in target.card.counterparts if c.is_for(version))
         twin = entry and next((c for c in twins if c.meaning == entry.meaning), None)
         written = _written(target, version, one, entry, twin) if entry and twin else None
-        off = one.value is False and one.option is not None and not one.option.default
+        off = one.value is False and one.option and not one.option.default
         if one.env and not one.matches(source.variables):
             env |= one.env
             kept.append(one.text)
-        elif twin is not None and written is not None and not off:
+        elif twin and written is not None and not off:
             rows.append((one, twin, written))
         elif needless := [
             d for d in source.dispensable if one.matches(d.variables) or one.among(d.flags)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -166,7 +166,7 @@ def packaged(kind: str, name: str) -> Path:
     own = spaces_root() / name / _ENGINE_FILES[kind]
     point = None if own.is_file() else engine_points().get(name)
     folder = _folder(point.module) if point else None
-    return own if folder is None else folder / f"{name}.{_ENGINE_FILES[kind]}"
+    return folder / f"{name}.{_ENGINE_FILES[kind]}" if folder else own
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def line_of(path: Path, location: Sequence[str | int]) -> int | None:
         if isinstance(node, yaml.MappingNode):
             # Pydantic's locations also hold names of union members, which are no keys: skip them.
             found = next(((k, v) for k, v in node.value if k.value == str(part)), None)
-            if found is not None:
+            if found:
                 line, node = found[0].start_mark.line, found[1]
         elif (
             isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
@@ -360,14 +360,14 @@ class Library:
         if name.endswith((".yaml", ".yml")) and model_id is None:
             return load(Path(name), ModelCard)
         card = self._model_by_name(model_id or name)
-        if card is not None:
+        if card:
             return card
         path = Path(name)
         config = path if path.name == CONFIG else path / CONFIG
         if config.is_file():
             return model_from_file(config)
         card = self._model_by_name(name.rstrip("/").rsplit("/", 1)[-1])
-        if card is not None and model_id is None:
+        if card and model_id is None:
             return card
         raise UnknownName(
             "model",
@@ -424,18 +424,18 @@ def shared_memory_names() -> list[SharedMemoryName]:
     return shared.shared_memory
 
 
-@lru_cache(maxsize=256)
+@cache
 def _cached(path: Path, schema: type[Document]) -> Document:
     return load(path, schema)
 
 
-@lru_cache(maxsize=1)
+@cache
 def engine_points() -> dict[str, EntryPoint]:
     """Return the registered engines by name, in lower case, without importing them."""
     return {point.name.lower(): point for point in entry_points(group="autotune.engines")}
 
 
-@lru_cache(maxsize=1)
+@cache
 def engine_cards() -> tuple[Path, ...]:
     """Find the cards next to registered modules, named as the entry point; ours are in
     ``search_spaces``."""
@@ -456,7 +456,7 @@ def _folder(module: str) -> Path | None:
     spec = None
     with suppress(ImportError, ValueError):
         spec = find_spec(outermost)
-    if spec is None:
+    if not spec:
         return None
     if spec.submodule_search_locations:
         path = Path(next(iter(spec.submodule_search_locations)), *inner)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(part, f"{path}.{key}")
 
 
-@lru_cache(maxsize=64)
+@cache
 def readings(kind: Engine, version: str) -> Mapping[str, frozenset[str]]:
     """Map each knob to the paths that it is read from."""
     texts = {name: kind.reading(name, version) for name in kind.card.knobs}

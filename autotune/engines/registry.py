@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from functools import lru_cache
+from functools import cache
 
 from autotune.base.errors import BadInput, UnknownName
 
@@ -19,7 +19,7 @@ from .engine import Engine as Engine
 from .engine import ParsedCommand as ParsedCommand
 from .library import Library, canonical, engine_points
 
-_packaged = lru_cache(maxsize=1)(Library)
+_packaged = cache(Library)
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -34,10 +34,10 @@ def engine(name: str, library: Library | None = None) -> Engine:
     return _load(canonical(name), library or _packaged())
 
 
-@lru_cache(maxsize=32)
+@cache
 def _load(name: str, library: Library) -> Engine:
     point = engine_points().get(name)
-    if point is None:
+    if not point:
         raise UnknownName("engine", name, names())
     if name not in library.engines:
         raise BadInput(

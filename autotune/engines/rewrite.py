@@ -83,7 +83,7 @@ class _Translation:
 
     def run(self, words: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
         for name in [entry.old for entry in self._renamed if entry.kind == "environment"]:
-            if name in env and (target := self._target(name, is_flag=False)) is not None:
+            if name in env and (target := self._target(name, is_flag=False)):
                 value = env.pop(name)
                 if target.is_flag and not value:
                     known = f"{self._engine.card.title} {self._version}"
@@ -104,13 +104,10 @@ class _Translation:
         for word in rest:
             spelling, equals, value = word.partition("=")
             name = self._engine.spelled(spelling)
-            target = (
-                self._target(name, is_flag=True)
-                if name.startswith("--") and name not in self._flags
-                else None
-            )
-            given = None if target is None else value if equals else next(rest, None)
-            if target is None or given is None:
+            kept = not name.startswith("--") or name in self._flags
+            target = None if kept else self._target(name, is_flag=True)
+            given = next(rest, None) if target and not equals else value
+            if not target or given is None:
                 out.append(word)
                 continue
             self._note(spelling, target.name)
@@ -175,11 +172,11 @@ def rewrite(
     except BadInput:
         # Without a table for the options of an installation of its own nothing is known of them.
         return translated, notes
-    if before.problem(translated) is None:
+    if not before.problem(translated):
         return translated, notes
     written, change = before.written()
     written, notes = translate(kind, written, new.version)
-    if (problem := before.problem(written)) is not None:
+    if problem := before.problem(written):
         raise BadInput(problem)
     return written, [*notes, change]
 

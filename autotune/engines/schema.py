@@ -165,7 +165,7 @@ class Knob(Entry):
 
     def exists_in(self, version: str) -> bool:
         """Return whether a version has the knob; without it, the knob has its default."""
-        return self.since is None or in_range(version, f">={self.since}")
+        return not self.since or in_range(version, f">={self.since}")
 
     def expressions(self, readings: list[Reading], version: str) -> Iterator[str]:
         """List the expressions of some of its readings in a version; none without the knob."""
@@ -506,9 +506,9 @@ class EngineCard(Entry):
         found: dict[str, Scalar] = {}
         for name, value in row.items():
             knob, means = self.knobs.get(name), value
-            if knob is not None and value == "auto" and "auto" not in (knob.choices or ()):
+            if knob and value == "auto" and "auto" not in (knob.choices or ()):
                 continue
-            if knob is None or knob.refuses(value):
+            if not knob or knob.refuses(value):
                 means = next(
                     (one.means for one in self.words if (one.column, one.word) == (name, value)),
                     value,

@@ -71,7 +71,7 @@ class VLLM(Engine):
         if argument.startswith("--"):
             return [_NAME.sub(lambda match: match[0].replace("_", "-"), argument, count=1)]
         level = re.fullmatch(r"-O=?(\w+)", argument)
-        if level is None:
+        if not level:
             return [argument]
         old = version.startswith("0.11.")
         return ["--compilation-config.level" if old else "--optimization-level", level[1]]
