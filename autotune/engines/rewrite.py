@@ -11,7 +11,7 @@ sets are written as the card writes them for that version. Defaults stay those o
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from autotune.base.errors import BadInput
@@ -77,12 +77,19 @@ def translate_arguments(engine: Engine, text: str, version: str) -> tuple[str, l
 class _Translation:
     def __init__(self, engine: Engine, version: str) -> None:
         self._engine, self._version = engine, version
-        self._renamed = engine.card.renamed
+        self._renamings: list[tuple[str, str, Name]] = []
+        for entry in engine.card.renamed:
+            back = {new: old for old, new in entry.values.items()}
+            self._renamings += [
+                (entry.old, entry.old_versions, Name(entry.new, True, entry.values)),
+                (entry.new, entry.new_versions, Name(entry.old, entry.kind == "flag", back)),
+            ]
         self._flags = engine.table(version).flags
         self.notes: list[str] = []
 
     def run(self, words: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-        for name in [entry.old for entry in self._renamed if entry.kind == "environment"]:
+        variables = [e.old for e in self._engine.card.renamed if e.kind == "environment"]
+        for name in variables:
             if name in env and (target := self._target(name, is_flag=False)):
                 value = env.pop(name)
                 if target.is_flag and not value:
@@ -128,33 +135,15 @@ class _Translation:
         does."""
         reached = [Name(name, is_flag)]
         for here in reached:
-            ranges = [e.old_versions for e in self._renamed if e.old == here.name]
-            ranges += [e.new_versions for e in self._renamed if e.new == here.name]
-            held = any(in_range(self._version, versions) for versions in ranges)
+            renamings = [row for row in self._renamings if row[0] == here.name]
+            held = any(in_range(self._version, versions) for _, versions, _ in renamings)
             if held and (not here.is_flag or here.name in self._flags):
                 return None if here is reached[0] else here
-            reached += [
-                n for n in self._neighbours(here) if n.name not in {other.name for other in reached}
-            ]
+            for _, _, there in renamings:
+                if there.name not in {other.name for other in reached}:
+                    earlier = {old: there.values.get(new, new) for old, new in here.values.items()}
+                    reached.append(replace(there, values={**there.values, **earlier}))
         return None
-
-    def _neighbours(self, here: Name) -> Iterator[Name]:
-        for entry in self._renamed:
-            if entry.old == here.name:
-                name, is_flag, values = entry.new, True, entry.values
-            elif entry.new == here.name:
-                name, is_flag, values = (
-                    entry.old,
-                    entry.kind == "flag",
-                    {new: old for old, new in entry.values.items()},
-                )
-            else:
-                continue
-            yield Name(
-                name,
-                is_flag,
-                {**values, **{old: values.get(new, new) for old, new in here.values.items()}},
-            )
 
 
 def rewrite(
