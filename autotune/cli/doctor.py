@@ -10,7 +10,7 @@ import click
 
 from autotune.base.errors import BadInput
 from autotune.engines import machine
-from autotune.engines.choose import named_binaries
+from autotune.engines.installed import named_binaries
 from autotune.engines.library import Library
 from autotune.servers.doctor import TARGETS, Finding, Host, Status, examine, missing_for, ready
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -110,7 +111,7 @@ class Enumeration:
     configurations: list[Configuration] = field(default_factory=list)
     combinations: int = 0
     removed: dict[str, int] = field(default_factory=dict)
-    last: dict[str, int] = field(default_factory=dict)
+    last: Counter[str] = field(default_factory=Counter)
     equivalents: int = 0
 
     def keep(self, kept: list[Configuration], reason: str) -> None:
@@ -135,7 +136,8 @@ def why_empty(card: EngineCard, space: Enumeration, pins: Knobs) -> str:
         return ": a knob has no value here"
     rule = next(rule for rule in card.rules if rule.name == last)
     about = [f"{knob}={value}" for knob, value in pins.items() if knob in names(rule.forbid)]
-    return f"{' with ' if about else ''}{', '.join(about)}: {rule.reason.strip().rstrip('.')} (rule {last})"
+    with_pins = f" with {', '.join(about)}" if about else ""
+    return f"{with_pins}: {rule.reason.strip().rstrip('.')} (rule {last})"
 
 
 class _Walk:
@@ -154,12 +156,10 @@ class _Walk:
             not names(knob.active) & set(self.order[i:])
             for i, knob in enumerate(card.knobs.values())
         ]
-        # Per position, the rules whose last knob is set there, and what may change there what was
-        # set.
+        # Rules, effects and conditional knobs by the position of the last knob that each names.
         normaliser = self.normaliser
         rules = [(rule, names(rule.forbid)) for rule in normaliser.rules]
-        # What holds whatever is chosen, such as a model that the version does not have, is the
-        # reason that counts.
+        # Rules without knobs come first: a model that the version does not have is the reason.
         self.rules_at = self._at_last(
             sorted(rules, key=lambda row: bool(set(self.order) & set(row[1])))
         )
@@ -178,9 +178,8 @@ class _Walk:
         """List per position the items whose last knob is set there."""
         found: list[list[Item]] = [[] for _ in self.order]
         for item, used in items:
-            found[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(
-                item
-            )
+            last = max((i for i, name in enumerate(self.order) if name in used), default=0)
+            found[last].append(item)
         return found
 
     def _fixed_values(self, name: str) -> tuple[Scalar, ...] | None:
@@ -235,7 +234,7 @@ class _Walk:
             self.deepest = position
             self.result.last.clear()
         if position == self.deepest:
-            self.result.last[rule.name] = self.result.last.get(rule.name, 0) + count
+            self.result.last[rule.name] += count
 
     def _leaf(self, settled: bool) -> None:
         self.result.combinations += 1

@@ -53,12 +53,11 @@ def promises_of(
         pinned: knobs whose value the user chose: nothing is given up for speed there.
         kinds: of promises that are asked about; None: all.
     """
-    asked = {
-        n: k
-        for n, k in card.knobs.items()
-        if any(kinds is None or one.kind in kinds for one in k.gives_up)
+    marked = {
+        name: knob
+        for name, knob in card.knobs.items()
+        if name not in pinned and any(kinds is None or one.kind in kinds for one in knob.gives_up)
     }
-    marked = {name: knob for name, knob in asked.items() if name not in pinned}
     depends = sorted({*marked}.union(*map(_names, marked.values())) & card.knobs.keys())
     fixed = {"baseline": Namespace(baseline)}
     known: dict[tuple[object, ...], tuple[GivenUp, ...]] = {}

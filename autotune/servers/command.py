@@ -20,8 +20,8 @@ from autotune.base import redact
 from autotune.base.child import Environment
 from autotune.base.errors import BadInput
 from autotune.engines.command import Command, reference_in
-from autotune.engines.detect import cache_folder
 from autotune.engines.failure import Failure
+from autotune.engines.installed import cache_folder
 from autotune.engines.schema import EngineCard
 from autotune.engines.serving import Serving
 

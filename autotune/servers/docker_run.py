@@ -29,9 +29,9 @@ from autotune.base.files import expanded
 from autotune.base.notify import Notify, silent
 from autotune.engines.cards import HardwareCard
 from autotune.engines.command import Command, referenced
-from autotune.engines.detect import VERSION_SCRIPT, told_version
 from autotune.engines.engine import Engine
 from autotune.engines.entry import Entry, in_range
+from autotune.engines.installed import VERSION_SCRIPT, told_version
 from autotune.engines.library import Library
 from autotune.engines.schema import EngineCard
 from autotune.engines.serving import ContainerImage, LogPattern

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from autotune.base.errors import BadInput
 from autotune.engines import machine
-from autotune.engines.detect import find
+from autotune.engines.installed import find
 from autotune.engines.library import Library
 from autotune.engines.registry import engine, names
 

@@ -20,8 +20,8 @@ from autotune.base.child import Environment
 from autotune.base.errors import BadInput
 from autotune.engines.cards import ModelCard
 from autotune.engines.command import Command
-from autotune.engines.detect import InstalledEngine
 from autotune.engines.engine import Engine, ParsedCommand
+from autotune.engines.installed import InstalledEngine
 
 from .docker_run import models_folder
 

@@ -32,10 +32,10 @@ from autotune.base.errors import BadInput, CannotGoOn, Interrupted
 from autotune.base.evidence import Evidence
 from autotune.base.files import write_atomically
 from autotune.base.notify import Notify, Watch, silent
-from autotune.engines.choose import choose, engine_of, named_binaries
 from autotune.engines.command import Command, Scalar
 from autotune.engines.context import RANKS
 from autotune.engines.engine import Engine
+from autotune.engines.installed import choose, engine_of, named_binaries
 from autotune.engines.library import LOCAL, Library
 from autotune.engines.machine import has
 from autotune.engines.rewrite import rewrite

@@ -31,8 +31,8 @@ from statistics import median
 from autotune.base.errors import BadInput
 from autotune.engines.command import Command, Scalar
 from autotune.engines.context import Context
-from autotune.engines.detect import as_measured
 from autotune.engines.engine import Engine
+from autotune.engines.installed import as_measured
 from autotune.engines.library import Library
 from autotune.engines.registry import engine
 from autotune.load.metrics.table import HEADLINE

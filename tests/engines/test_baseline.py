@@ -12,7 +12,7 @@ import pytest
 from autotune.base.errors import BadInput
 from autotune.base.notify import silent
 from autotune.cli.tuning import run
-from autotune.engines.choose import engine_of, from_here
+from autotune.engines.installed import engine_of, from_here
 from autotune.engines.registry import split_command
 from autotune.tuner.prepare.build_spec import build_spec, library_for
 from autotune.tuner.prepare.candidates import prepare

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.base.errors import BadInput
 from autotune.base.notify import silent
-from autotune.engines.detect import cache_folder, find, options_of, why_missing
+from autotune.engines.installed import cache_folder, find, options_of, why_missing
 from autotune.engines.registry import engine
 from autotune.tuner.prepare.build_spec import build_spec, library_for
 from autotune.tuner.prepare.candidates import prepare

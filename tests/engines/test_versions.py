@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.base.errors import BadInput
-from autotune.engines.detect import as_measured
+from autotune.engines.installed import as_measured
 from autotune.engines.registry import engine
 
 

@@ -15,8 +15,8 @@ from markdown_it import MarkdownIt
 
 from autotune.base.evidence import Evidence
 from autotune.engines.command import Command
-from autotune.engines.detect import InstalledEngine
 from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.installed import InstalledEngine
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.text import prose

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from autotune.base.notify import silent
-from autotune.engines.choose import engine_of
 from autotune.engines.command import Configuration
 from autotune.engines.context import Context, broken_rules
 from autotune.engines.enumeration import enumerate_engine
 from autotune.engines.failure import FailureKind
+from autotune.engines.installed import engine_of
 from autotune.engines.library import Library
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import prepare

@@ -15,8 +15,8 @@ from autotune.base.errors import BadInput, Interrupted
 from autotune.base.evidence import Evidence
 from autotune.base.notify import silent
 from autotune.engines.command import Command
-from autotune.engines.detect import InstalledEngine
 from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.installed import InstalledEngine
 from autotune.outputs.report.words import regression
 from autotune.outputs.tracking.content import outcome_metrics, outcome_tags
 from autotune.tuner.backends import EvaluationSetup, Evaluator, backend_named

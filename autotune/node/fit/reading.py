@@ -32,8 +32,8 @@ from autotune.base.errors import BadInput, MalformedFile, UnknownName
 from autotune.base.evidence import Evidence
 from autotune.engines.cards import ModelCard
 from autotune.engines.context import Context, broken_rules
-from autotune.engines.detect import as_measured
 from autotune.engines.failure import FailureKind
+from autotune.engines.installed import as_measured
 from autotune.engines.library import Library
 from autotune.engines.registry import recognise, split_command
 from autotune.load.metrics.records import LATENCIES

@@ -29,14 +29,13 @@ from autotune.base.evidence import Evidence
 from autotune.base.files import write_atomically
 from autotune.base.notify import Notify, Stage, Watch, silent
 from autotune.engines.cards import HardwareCard
-from autotune.engines.choose import engine_of, from_here
 from autotune.engines.command import Command, Configuration, Resolved, Scalar
 from autotune.engines.context import Context, effective, gpus_of
-from autotune.engines.detect import why_missing
 from autotune.engines.engine import Engine
 from autotune.engines.entry import in_range, is_version
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.failure import Failure, FailureKind
+from autotune.engines.installed import engine_of, from_here, why_missing
 from autotune.engines.library import Library
 from autotune.engines.promises import admitted
 from autotune.engines.registry import engine, split_command

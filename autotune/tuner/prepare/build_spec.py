@@ -13,10 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from autotune.base.errors import BadInput
 from autotune.base.notify import Notify, silent
 from autotune.engines.cards import HardwareCard, ModelCard
-from autotune.engines.choose import choose, named_binaries
 from autotune.engines.command import Scalar
-from autotune.engines.detect import why_missing
 from autotune.engines.engine import Engine
+from autotune.engines.installed import choose, named_binaries, why_missing
 from autotune.engines.library import LOCAL, Library
 from autotune.engines.machine import check_gpus, gpus, has, node, power_of
 from autotune.engines.registry import engine, recognise, settings_in_front, split_command

@@ -16,7 +16,6 @@ from packaging.version import InvalidVersion
 from autotune.base.errors import BadInput
 from autotune.base.notify import Notify, silent
 from autotune.engines.cards import ModelCard, weight_bytes_per_gpu
-from autotune.engines.choose import engine_of
 from autotune.engines.command import Command, Configuration, Scalar
 from autotune.engines.context import (
     RANKS,
@@ -40,6 +39,7 @@ from autotune.engines.enumeration import (
 )
 from autotune.engines.expression import evaluate, fill_value
 from autotune.engines.failure import FailureKind
+from autotune.engines.installed import engine_of
 from autotune.engines.kept import Kept
 from autotune.engines.library import Library
 from autotune.engines.options import Loading, loading

@@ -26,9 +26,9 @@ from autotune.base.errors import BadInput, UnknownName
 from autotune.base.files import write_atomically
 from autotune.engines.cards import ModelCard
 from autotune.engines.command import Command
-from autotune.engines.detect import cache_folder
 from autotune.engines.engine import Engine
 from autotune.engines.huggingface import CONFIG, model_from_file
+from autotune.engines.installed import cache_folder
 from autotune.engines.library import Library
 from autotune.engines.registry import engine as load
 from autotune.engines.registry import recognise

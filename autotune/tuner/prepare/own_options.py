@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from autotune.base.errors import BadInput
 from autotune.base.notify import silent
-from autotune.engines.choose import engine_of
 from autotune.engines.command import Command
 from autotune.engines.engine import Engine
+from autotune.engines.installed import engine_of
 from autotune.engines.kept import (
     Kept,
     OwnOption,

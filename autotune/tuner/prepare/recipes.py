@@ -14,14 +14,13 @@ import yaml
 
 from autotune.base.errors import BadInput, MalformedFile
 from autotune.engines.cards import HardwareCard
-from autotune.engines.choose import named_binaries
 from autotune.engines.command import Command, Configuration
 from autotune.engines.context import Context, broken_rules, effective
-from autotune.engines.detect import find
 from autotune.engines.engine import Engine
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate
 from autotune.engines.failure import FailureKind
+from autotune.engines.installed import find, named_binaries
 from autotune.engines.library import Library, line_of, load
 from autotune.engines.registry import command_of, engine
 from autotune.engines.rewrite import translate

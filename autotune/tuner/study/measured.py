@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.base.errors import BadInput, MalformedFile
 from autotune.base.evidence import Evidence
-from autotune.engines.detect import as_measured
+from autotune.engines.installed import as_measured
 from autotune.engines.library import Library
 from autotune.engines.registry import recognise
 from autotune.load.metrics.table import METRICS

@@ -17,8 +17,8 @@ from autotune.base.errors import BadInput, UnknownName
 from autotune.engines.cards import HardwareCard, ModelCard
 from autotune.engines.command import Configuration, Scalar
 from autotune.engines.context import Context, gpus_of
-from autotune.engines.detect import InstalledEngine
 from autotune.engines.entry import parse_yaml
+from autotune.engines.installed import InstalledEngine
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, Rent
 from autotune.tuner.trial import Role

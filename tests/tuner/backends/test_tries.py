@@ -15,8 +15,8 @@ import pytest
 from autotune.base.errors import BadInput, CannotGoOn
 from autotune.base.notify import Stage
 from autotune.engines.command import Command
-from autotune.engines.detect import InstalledEngine
 from autotune.engines.failure import FailureKind, Phase
+from autotune.engines.installed import InstalledEngine
 from autotune.servers import ShutdownTimeouts
 from autotune.servers.ports import lease_port
 from autotune.servers.preflight import Node

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.engines.detect import find, lacking_modules
+from autotune.engines.installed import find, lacking_modules
 from autotune.engines.library import Library
 from autotune.engines.registry import engine
 from autotune.tuner.prepare.build_spec import build_spec
