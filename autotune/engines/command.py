@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means the engine's choice."""
 Knobs = Mapping[str, Scalar]
-
-
 """Values of knobs, by name."""
 Words = Sequence[str]
 """Words of a command line."""
