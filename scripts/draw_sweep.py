@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 
 from autotune.engines.library import Library
 from autotune.load.workloads import Workload
+from autotune.node.calibration import ServerSetup
 from autotune.node.fit.reading import MeasuredPoint, points_of, read_file
 from autotune.node.prediction_intervals import intervals
-from autotune.node.server import ServerSetup
 from autotune.node.simulate import simulate
 
 _SEED = 0

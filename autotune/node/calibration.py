@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import truediv
 from pathlib import Path
@@ -29,11 +30,12 @@ from autotune.base.arrays import Floats
 from autotune.base.errors import BadInput, MalformedFile
 from autotune.engines.cards import HardwareCard, ModelCard
 from autotune.engines.command import Knobs
-from autotune.engines.entry import Entry, spaces_root
+from autotune.engines.entry import Entry, in_range, spaces_root
+from autotune.engines.expression import Namespace, evaluate
 from autotune.engines.library import Library, kind_of, load
 from autotune.load.metrics.table import HEADLINE
 
-from .coefficients import Coefficients, Figures, SpeedCard, adjusted
+from .coefficients import Adjustment, Coefficients, Figures, SpeedCard, speed_card
 
 Z90 = 1.645
 """Standard deviations of a normal distribution that cover 90 % two-sided."""
@@ -303,20 +305,59 @@ def composed(
     return values
 
 
+@dataclass(frozen=True)
+class ServerSetup:
+    """Settings of a simulated server, by effective knobs; the engine decides those that are None.
+
+    `on_random`: tokens per step of a drafting server on random tokens; None: as on text. Tokens of
+    `random_weights` are spread over the experts evenly.
+    """
+
+    engine: str
+    version: str
+    knobs: Knobs
+    model: ModelCard
+    hardware: HardwareCard
+    gpus: int
+    calibration: Calibration | None = None
+    on_random: float | None = None
+    random_weights: bool = False
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """Return the names in a speed card's conditions in addition to the knobs."""
+        return {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
+
+
+def holding(setup: ServerSetup) -> Iterator[Adjustment]:
+    """List the adjustments of the engine's card that apply to a setup, in order."""
+    scope = {**setup.scope, "knobs": Namespace(setup.knobs)}
+    for adjustment in speed_card(setup.engine).adjustments:
+        if in_range(setup.version, adjustment.versions) and evaluate(adjustment.when, scope):
+            yield adjustment
+
+
+def adjusted(setup: ServerSetup, figures: Mapping[str, Any]) -> Coefficients:
+    """Return the card's behaviour and these figures (or draws of them), adjusted for a setup."""
+    values = {**speed_card(setup.engine).base.model_dump(), **figures}
+    for adjustment in holding(setup):
+        values.update(adjustment.set)
+        for name, factor in adjustment.multiply.items():
+            values[name] = values[name] * factor
+        for name, addend in adjustment.add.items():
+            values[name] = values[name] + addend
+    drawn = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    calibrated = {name: float(value[0]) for name, value in drawn.items()}
+    return Coefficients.model_validate(values | calibrated).model_copy(update=drawn)
+
+
 def coefficients_of(
-    card: SpeedCard,
-    calibration: Calibration,
-    version: str,
-    knobs: Knobs,
-    scope: Mapping[str, Any],
-    moved: Mapping[Factor, Floats] | None = None,
+    setup: ServerSetup, moved: Mapping[Factor, Floats] | None = None
 ) -> Coefficients:
-    """Return an engine version's coefficients; `scope` has model, hardware and gpus, `moved` as of
-    `composed`."""
-    groups = groups_of(card, version, scope["hardware"], scope["model"])
-    return adjusted(
-        card, composed(packaged_physics(), calibration, groups, moved), version, knobs, scope
-    )
+    """Return the coefficients of a setup; `moved` as of `composed`."""
+    card, calibration = speed_card(setup.engine), setup.calibration or packaged_calibration()
+    groups = groups_of(card, setup.version, setup.hardware, setup.model)
+    return adjusted(setup, composed(packaged_physics(), calibration, groups, moved))
 
 
 @lru_cache(maxsize=1)

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.base.errors import UnknownName
 from autotune.engines.cards import ModelCard
-from autotune.engines.command import Knobs
 from autotune.engines.entry import Entry, VersionRange, in_range, spaces_root
-from autotune.engines.expression import Expression, Namespace, evaluate
+from autotune.engines.expression import Expression, evaluate
 from autotune.engines.library import documents, load, packaged
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -293,37 +290,6 @@ def speed_card(engine: str) -> SpeedCard:
             "engine for simulation", engine, dict(documents(spaces_root(), "simulation")), hint
         )
     return load(path, SpeedCard)
-
-
-def holding(
-    card: SpeedCard, version: str, knobs: Knobs, scope: Mapping[str, Any]
-) -> Iterator[Adjustment]:
-    """List the adjustments that apply to one configuration, in order; `scope` as for `adjusted`."""
-    names = {**scope, "knobs": Namespace(knobs)}
-    for adjustment in card.adjustments:
-        if in_range(version, adjustment.versions) and evaluate(adjustment.when, names):
-            yield adjustment
-
-
-def adjusted(
-    card: SpeedCard,
-    figures: Mapping[str, Any],
-    version: str,
-    knobs: Knobs,
-    scope: Mapping[str, Any],
-) -> Coefficients:
-    """Return the card's behaviour and these figures (or draws of them), adjusted for one
-    configuration."""
-    values = {**card.base.model_dump(), **figures}
-    for adjustment in holding(card, version, knobs, scope):
-        values.update(adjustment.set)
-        for name, factor in adjustment.multiply.items():
-            values[name] = values[name] * factor
-        for name, addend in adjustment.add.items():
-            values[name] = values[name] + addend
-    drawn = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    calibrated = {name: float(value[0]) for name, value in drawn.items()}
-    return Coefficients.model_validate(values | calibrated).model_copy(update=drawn)
 
 
 def conditional_knobs(card: SpeedCard, version: str) -> frozenset[str]:

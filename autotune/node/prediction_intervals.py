@@ -12,13 +12,13 @@ from autotune.load.workloads import Workload
 
 from .calibration import (
     PredictionErrors,
+    ServerSetup,
     Subject,
     interval90,
     packaged_calibration,
     sigma,
     sigma_of_ratio,
 )
-from .server import ServerSetup
 
 _LATENCIES = ("median_ttft_ms", "median_tpot_ms")
 Predicted = tuple[ServerSetup, Mapping[str, Any]]

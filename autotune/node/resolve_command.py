@@ -31,11 +31,11 @@ from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import Rent
 from autotune.load.workloads import Workload, load_workload
 
-from .calibration import Calibration, calibration_of
-from .coefficients import conditional_knobs, holding, speed_card
+from .calibration import Calibration, ServerSetup, calibration_of, holding
+from .coefficients import conditional_knobs, speed_card
 from .memory import MEMORY_KEYS
 from .prediction_intervals import intervals
-from .server import UNFORCED, ServerSetup
+from .server import UNFORCED
 from .simulate import SimulatedOutcome, simulate
 
 _ARGS = re.compile(r"\bargs\.(\w+)")
@@ -243,11 +243,7 @@ def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any
     changed = changed_defaults(
         [(kind, one.context.version) for one in both], old.effective.knobs, new.effective.knobs
     )
-    card = speed_card(kind.name)
-    before, after = (
-        list(holding(card, one.context.version, one.effective.knobs, one.setup.scope))
-        for one in both
-    )
+    before, after = (list(holding(one.setup)) for one in both)
     alone = [
         {"only": one.context.version, "reason": adjustment.reason}
         for one, ours, others in ((old, before, after), (new, after, before))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from autotune.engines.cards import BF16, HardwareCard, ModelCard
+from autotune.engines.cards import BF16
 from autotune.engines.command import Knobs, Scalar
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate, names
 from autotune.engines.library import Library
 
-from .calibration import Calibration, coefficients_of, packaged_calibration
-from .coefficients import Coefficients, speed_card
+from .calibration import ServerSetup, coefficients_of
+from .coefficients import Coefficients
 
 UNFORCED = 1.15
 """Tokens per step of a server that drafts on random tokens without forced acceptance.
@@ -38,31 +37,7 @@ def _planned_share(engine: str, version: str) -> str | None:
     return next((each.value for each in knob.becomes if in_range(version, each.versions)), None)
 
 
-@dataclass(frozen=True)
-class ServerSetup:
-    """Settings of a simulated server, by effective knobs; the engine decides those that are None.
-
-    `on_random`: tokens per step of a drafting server on random tokens; None: as on text. Tokens of
-    `random_weights` are spread over the experts evenly.
-    """
-
-    engine: str
-    version: str
-    knobs: Knobs
-    model: ModelCard
-    hardware: HardwareCard
-    gpus: int
-    calibration: Calibration | None = None
-    on_random: float | None = None
-    random_weights: bool = False
-
-    @property
-    def scope(self) -> dict[str, Any]:
-        """Return the names in a speed card's conditions in addition to the knobs."""
-        return {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
-
-
-class RecordedKnobs(Knobs):
+class RecordedKnobs(Mapping[str, Scalar]):
     """Knobs that record which of them are read, in `names`."""
 
     def __init__(self, knobs: Knobs, names: set[str]) -> None:
@@ -110,13 +85,7 @@ class SimulatedServer:
         self.setup = setup
         self.model, self.hardware = setup.model, setup.hardware
         self.architecture = setup.model.architecture
-        self.coefficients = c = coefficients or coefficients_of(
-            speed_card(setup.engine),
-            setup.calibration or packaged_calibration(),
-            setup.version,
-            setup.knobs,
-            setup.scope,
-        )
+        self.coefficients = c = coefficients or coefficients_of(setup)
         self.tensor_parallel = self._degree("tensor_parallel")
         self.data_parallel = self._degree("data_parallel")
         self.pipeline_parallel = self._degree("pipeline_parallel")

@@ -22,10 +22,11 @@ from autotune.load.metrics.records import RequestRecords
 from autotune.load.metrics.table import Metrics
 from autotune.load.workloads import Workload
 
+from .calibration import ServerSetup
 from .coefficients import conditional_knobs, speed_card
 from .memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, startup_s
 from .scheduling import Batching
-from .server import RecordedKnobs, ServerSetup, SimulatedServer
+from .server import RecordedKnobs, SimulatedServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,12 +44,12 @@ from autotune.load.metrics.table import GOODPUT, HEADLINE
 from autotune.load.requests import Requests, shared_tokens
 from autotune.load.workloads import Workload
 
-from .calibration import Calibration, Factor, coefficients_of, packaged_calibration
-from .coefficients import Coefficients, speed_card
+from .calibration import Calibration, Factor, ServerSetup, coefficients_of, packaged_calibration
+from .coefficients import Coefficients
 from .memory import plan_memory, startup_s
 from .replica import Chunk
 from .scheduling import Batches, Chunks
-from .server import RecordedKnobs, ServerSetup, SimulatedServer
+from .server import RecordedKnobs, SimulatedServer
 from .simulate import beyond_step, too_long
 from .steptime import Seconds, Step, longer
 
@@ -600,9 +600,8 @@ class SteadyNode:
     def _compute_coefficients(
         self, knobs: Knobs, engine: str, version: str, drawn: bool
     ) -> Coefficients:
-        scope = self._setup(knobs, engine, version).scope
         moved = self._moved if drawn else None
-        return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope, moved)
+        return coefficients_of(self._setup(knobs, engine, version), moved)
 
     def _compute_start(
         self, knobs: Knobs, engine: str, version: str

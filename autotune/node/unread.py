@@ -11,7 +11,7 @@ from autotune.engines.command import Configuration
 from autotune.engines.space import EngineSpace
 from autotune.load.workloads import load_workload
 
-from .server import ServerSetup
+from .calibration import ServerSetup
 from .simulate import knobs_read
 
 _LOAD = "random:64:4:4"

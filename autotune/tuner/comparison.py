@@ -22,10 +22,9 @@ from autotune.base.errors import BadInput
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import CURVE, HEADLINE, PROMPTS, SENT, Metrics, counts
 from autotune.load.workloads import Workload, load_workload
-from autotune.node.calibration import calibration_of, interval90, sigma
+from autotune.node.calibration import ServerSetup, calibration_of, interval90, sigma
 from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
 from autotune.node.resolve_command import not_simulated_in
-from autotune.node.server import ServerSetup
 from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.search.nodes import NodeScore, contrast

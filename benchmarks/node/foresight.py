@@ -37,6 +37,7 @@ from autotune.node.calibration import (
     Z90,
     Calibration,
     PredictionErrors,
+    ServerSetup,
     Subject,
     nothing_learned,
     packaged_calibration,
@@ -48,7 +49,6 @@ from autotune.node.fit.calibrate import Problem, refit_without
 from autotune.node.fit.reading import LeftOut, MeasuredPoint, model_name, points_of, read_file
 from autotune.node.fit.reading import groups as groups_of
 from autotune.node.prediction_intervals import subject_of
-from autotune.node.server import ServerSetup
 from autotune.node.simulate import simulate
 from autotune.node.steady import SteadyNode
 

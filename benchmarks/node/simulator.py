@@ -36,7 +36,7 @@ from autotune.engines.library import Library
 from autotune.load.workloads import LoadPoint, Workload, load_workload
 from autotune.load.workloads.arrivals import Arrival
 from autotune.load.workloads.lengths import FixedLengths
-from autotune.node.server import ServerSetup
+from autotune.node.calibration import ServerSetup
 from autotune.node.simulate import SimulatedOutcome, simulate
 
 LIBRARY = Library()

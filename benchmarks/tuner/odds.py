@@ -30,10 +30,9 @@ from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import load_workload
-from autotune.node.calibration import drawn_factors, groups_of, packaged_calibration
+from autotune.node.calibration import ServerSetup, drawn_factors, groups_of, packaged_calibration
 from autotune.node.coefficients import speed_card
 from autotune.node.prediction_intervals import gain_interval90
-from autotune.node.server import ServerSetup
 from autotune.node.steady import SteadyNode
 from autotune.tuner.search.acquisition import model_of
 from autotune.tuner.search.decide.verdict import judge

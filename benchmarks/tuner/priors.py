@@ -27,8 +27,8 @@ from scipy.stats import spearmanr
 
 from autotune.base.arrays import Floats
 from autotune.load.workloads import load_workload
+from autotune.node.calibration import ServerSetup
 from autotune.node.fit.reading import MeasuredPoint, points_of, read_file
-from autotune.node.server import ServerSetup
 from autotune.node.simulate import simulate
 from autotune.node.steady import SteadyNode
 from autotune.tuner.prepare.build_spec import build_spec

@@ -5,7 +5,7 @@ from functools import lru_cache
 from autotune.engines.library import Library
 from autotune.load.metrics.table import Metrics
 from autotune.load.workloads import load_workload
-from autotune.node.server import ServerSetup
+from autotune.node.calibration import ServerSetup
 from autotune.node.simulate import SimulatedOutcome, simulate
 
 R1 = "deepseek-ai/DeepSeek-R1-0528"

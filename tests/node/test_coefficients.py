@@ -4,7 +4,7 @@ import pytest
 
 from autotune.base.errors import UnknownName
 from autotune.engines.library import Library
-from autotune.node.calibration import coefficients_of, nothing_learned
+from autotune.node.calibration import ServerSetup, coefficients_of, nothing_learned
 from autotune.node.coefficients import speed_card
 from autotune.node.server import SimulatedServer
 from tests.node.nodes import LIBRARY, R1, setup
@@ -49,10 +49,17 @@ def test_sglang_takes_less_memory_for_the_cache_when_graphs_need_more():
 
 
 def test_a_condition_multiplies():
-    card = speed_card("vllm")
-    scope = {"model": LIBRARY.model(R1), "hardware": LIBRARY.node("h200"), "gpus": 8}
-    on, off = (
-        coefficients_of(card, nothing_learned(), "0.13.0", {"deep_gemm": flag}, scope).moe_share
+    setups = [
+        ServerSetup(
+            "vllm",
+            "0.13.0",
+            {"deep_gemm": flag},
+            LIBRARY.model(R1),
+            LIBRARY.node("h200"),
+            8,
+            nothing_learned(),
+        )
         for flag in (True, False)
-    )
+    ]
+    on, off = (coefficients_of(one).moe_share for one in setups)
     assert off < on

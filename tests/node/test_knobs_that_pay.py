@@ -14,8 +14,9 @@ from autotune.engines.context import Context, effective
 from autotune.engines.enumeration import enumerate_engine
 from autotune.engines.registry import engine
 from autotune.load.workloads import load_workload
+from autotune.node.calibration import ServerSetup
 from autotune.node.memory import plan_memory
-from autotune.node.server import ServerSetup, SimulatedServer
+from autotune.node.server import SimulatedServer
 from autotune.node.simulate import simulate
 from autotune.node.steady import SteadyNode
 from tests.node.nodes import LIBRARY, R1, V32

@@ -10,8 +10,9 @@ import pytest
 
 from autotune.engines.cards import Architecture, ModelCard
 from autotune.engines.command import Scalar
+from autotune.node.calibration import ServerSetup
 from autotune.node.memory import GIB, MemoryPlan, MemoryVerdict, plan_memory
-from autotune.node.server import ServerSetup, SimulatedServer
+from autotune.node.server import SimulatedServer
 from tests.node.nodes import LIBRARY
 
 H200 = LIBRARY.node("h200")

@@ -11,7 +11,8 @@ from autotune.engines.context import Context
 from autotune.engines.enumeration import enumerate_engine
 from autotune.engines.expression import evaluate
 from autotune.engines.registry import engine
-from autotune.node.server import ServerSetup, SimulatedServer
+from autotune.node.calibration import ServerSetup
+from autotune.node.server import SimulatedServer
 from autotune.node.steptime import RankBatch, StepTime
 from tests.node.nodes import LIBRARY, MEASURED, V32, tokens_per_s
 

@@ -7,7 +7,8 @@ import pytest
 
 from autotune.engines.cards import ModelCard
 from autotune.load.workloads import load_workload
-from autotune.node.server import ServerSetup, SimulatedServer
+from autotune.node.calibration import ServerSetup
+from autotune.node.server import SimulatedServer
 from autotune.node.simulate import simulate
 from autotune.node.steptime import RankBatch, StepTime
 from tests.node.nodes import LIBRARY, V32

@@ -18,13 +18,13 @@ from autotune.load.metrics.formulas import Slo
 from autotune.load.workloads import load_workload
 from autotune.load.workloads.arrivals import arrival_of
 from autotune.node.calibration import (
+    ServerSetup,
     drawn_factors,
     groups_of,
     nothing_learned,
     packaged_calibration,
 )
 from autotune.node.coefficients import speed_card
-from autotune.node.server import ServerSetup
 from autotune.node.simulate import simulate
 from autotune.node.steady import Limits, SteadyNode
 

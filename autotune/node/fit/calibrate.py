@@ -51,6 +51,7 @@ from autotune.node.calibration import (
     Learned,
     PredictionErrors,
     Subject,
+    adjusted,
     composed,
     factors_of,
     groups_of,
@@ -60,7 +61,7 @@ from autotune.node.calibration import (
     packaged_physics,
     sigma,
 )
-from autotune.node.coefficients import adjusted, speed_card
+from autotune.node.coefficients import speed_card
 from autotune.node.prediction_intervals import subject_of
 from autotune.node.server import SimulatedServer
 from autotune.node.simulate import run_server
@@ -180,9 +181,8 @@ def _simulate(place: int, figures: Mapping[str, float]) -> RunMetrics:
     """Simulate a point with these figures."""
     point = _WORKER_POINTS[place]
     setup = point.resolved.setup
-    scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
-    coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
-    return _numbers(run_server(SimulatedServer(setup, coefficients), point.workload, 0).metrics)
+    server = SimulatedServer(setup, adjusted(setup, figures))
+    return _numbers(run_server(server, point.workload, 0).metrics)
 
 
 class Problem:

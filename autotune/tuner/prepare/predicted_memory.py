@@ -16,10 +16,10 @@ from autotune.engines.library import Library
 from autotune.engines.promises import GivenUp, Promised, admitted, given_up_by, promises_of
 from autotune.engines.schema import EngineCard
 from autotune.engines.space import EngineSpace
-from autotune.node.calibration import calibration_of, coefficients_of
-from autotune.node.coefficients import Coefficients, speed_card
+from autotune.node.calibration import ServerSetup, calibration_of, coefficients_of
+from autotune.node.coefficients import Coefficients
 from autotune.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
-from autotune.node.server import ServerSetup, SimulatedServer
+from autotune.node.server import SimulatedServer
 from autotune.node.steady import Memo
 from autotune.tuner.backends import backend_of
 from autotune.tuner.study.spec import StudySpec
@@ -64,12 +64,8 @@ class MemoryPlans:
     def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
         if self._spec.hardware.vendor == "cpu":
             raise BadInput("the memory of servers on a CPU is unknown")
-        scope = {
-            "model": self._models.get(engine, self._spec.model),
-            "hardware": self._spec.hardware,
-            "gpus": self._spec.gpus,
-        }
-        return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope)
+        node = self._models.get(engine, self._spec.model), self._spec.hardware, self._spec.gpus
+        return coefficients_of(ServerSetup(engine, version, knobs, *node, self._calibration))
 
 
 def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans) -> str | None:
