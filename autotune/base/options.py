@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal
 
 FIRST = "Common options"
@@ -58,6 +58,11 @@ def typed_word(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def declared_options(kind: type) -> list[tuple[Field[Any], Option]]:
+    """List the fields of a dataclass that are options, with their declarations."""
+    return [(one, one.metadata["option"]) for one in fields(kind) if "option" in one.metadata]
 
 
 def same(kind: type, name: str) -> Any:

@@ -91,7 +91,6 @@ def regress(home: Path, as_json: bool, **options: Any) -> None:
 @cli.command(context_settings=_MULTILINE)
 @shared.engine_command
 @shared.options_of(SimulateOptions)
-@click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @shared.common
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
@@ -180,7 +179,6 @@ def bundle(**asked: Any) -> None:
 @click.option(
     "--answers", help="Greedy answers: wrong:0.02,after:8192 … Default: AUTOTUNE_EMULATE_ANSWERS."
 )
-@click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @shared.common
 def emulate(home: Path, as_json: bool, **options: Any) -> None:
     """Emulate an engine on a node with GPUs: a server with the simulated node's times."""

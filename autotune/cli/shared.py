@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -19,7 +19,7 @@ from rich.markdown import CodeBlock, Markdown, TableElement
 from rich.table import Table
 from rich.text import Text
 
-from autotune.base.options import GROUPS, STUDY, Option
+from autotune.base.options import GROUPS, STUDY, Option, declared_options
 from autotune.tuner.study.options import RunOptions
 
 Function = Callable[..., Any]
@@ -52,16 +52,16 @@ def options_of(kind: type, *names: str) -> Decorator:
     (`autotune.base.options.option`)."""
 
     def decorate(command: Function) -> Function:
-        for one in reversed(fields(kind)):
-            if "option" in one.metadata and (one.name in names or not names):
-                command = _click_option(one, get_type_hints(kind)[one.name])(command)
+        hints = get_type_hints(kind)
+        for one, declared in reversed(declared_options(kind)):
+            if one.name in names or not names:
+                command = _click_option(one, declared, hints[one.name])(command)
         return command
 
     return decorate
 
 
-def _click_option(one: Field[Any], hint: Any) -> Decorator:
-    asked: Option = one.metadata["option"]
+def _click_option(one: Field[Any], declared: Option, hint: Any) -> Decorator:
     many = get_origin(hint) is Sequence
     inner: Any = hint
     if many or NoneType in get_args(hint):
@@ -71,25 +71,17 @@ def _click_option(one: Field[Any], hint: Any) -> Decorator:
     if get_origin(inner) is Literal:
         kind = click.Choice(get_args(inner))
     elif inner is Path:
-        kind = click.Path(path_type=Path, exists=asked.existing, dir_okay=not asked.existing)
-    elif inner is int and (asked.least, asked.most) != (None, None):
-        kind = click.IntRange(asked.least, asked.most)
+        kind = click.Path(path_type=Path, exists=declared.existing, dir_okay=not declared.existing)
+    elif inner is int and (declared.least, declared.most) != (None, None):
+        kind = click.IntRange(declared.least, declared.most)
     more: dict[str, Any] = {"is_flag": True}
     if inner is not bool:
         shown = not many and one.default not in (None, "")
         more = {"type": kind, "multiple": many, "show_default": shown}
     default = None if many else one.default
     return click.option(
-        *asked.flag.split(), one.name, default=default, help=asked.help or None, **more
+        *declared.flag.split(), one.name, default=default, help=declared.help or None, **more
     )
-
-
-hardware = click.option(
-    "--hw",
-    "hardware",
-    required=True,
-    help="Hardware by name (h200, mi300x), local, or a YAML file.",
-)
 
 
 def given() -> frozenset[str]:
@@ -103,12 +95,18 @@ def given() -> frozenset[str]:
 def engine_command(command: Function) -> Function:
     """Add the options of the commands that take an engine's command line."""
     for option in (
-        hardware,
+        click.option(
+            "--hw",
+            "hardware",
+            required=True,
+            help="Hardware by name (h200, mi300x), local, or a YAML file.",
+        ),
         options_of(RunOptions, "gpus"),
         click.option(
             "--engine-version", help="Parse and behave as this version; default: the newest known."
         ),
         click.option("--model-id", help="The model's id, if the command line names a path."),
+        click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True),
     ):
         command = option(command)
     return command
@@ -130,11 +128,7 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups in order; options that are no field of `RunOptions` belong to the
         study."""
-        group_of = {
-            one.name: one.metadata["option"].group
-            for one in fields(RunOptions)
-            if "option" in one.metadata
-        }
+        group_of = {one.name: declared.group for one, declared in declared_options(RunOptions)}
         sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in GROUPS}
         for parameter in self.get_params(ctx):
             if (row := parameter.get_help_record(ctx)) is not None:

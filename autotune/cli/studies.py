@@ -21,7 +21,7 @@ from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.results import is_held
 from autotune.tuner.study.spec import StudySpec
 
-from .shared import answer, print_json, say
+from .shared import answer, print_json, print_markdown, say
 
 _SHOWN = ("study", "model", "hardware", "evidence", "verdict", "gain", "launches")
 _GAIN = ("gain_percent", "gain_ci95", "gain_interval90_on_a_node", "holds_on_a_node")
@@ -61,8 +61,6 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
             {"study": study, "format": format_, "finished": done is not None, "report": text}
         )
     elif format_ == "md" and sys.stdout.isatty():
-        from .shared import print_markdown
-
         print_markdown(text)
     else:
         click.echo(text)
@@ -72,10 +70,12 @@ def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
     """Return the progress of an unfinished study, and the command that continues it."""
     done = len(home.launches(spec.study))
     progress = f"{done} of at most {max(done, spec.launches)} launches are done"
+    state = "not finished"
     if is_held(home.study_folder(spec.study)):
-        return f"study {spec.study!r} is still running, so it has no {lacking}: {progress}"
-    how = f"continue with:\n{home.resume_command(spec.study)}"
-    return f"study {spec.study!r} is not finished, so it has no {lacking}: {progress}; {how}"
+        state = "still running"
+    else:
+        progress += f"; continue with:\n{home.resume_command(spec.study)}"
+    return f"study {spec.study!r} is {state}, so it has no {lacking}: {progress}"
 
 
 def export(

@@ -22,6 +22,7 @@ from autotune.base.options import (
     SPACE,
     STUDY,
     Option,
+    declared_options,
     not_again,
     option,
     repeatable,
@@ -112,7 +113,7 @@ class RunOptions:
         """List the flags of typed options that need a launch, or a search."""
         return [
             typed.flag
-            for one, typed in _declared(RunOptions)
+            for one, typed in declared_options(RunOptions)
             if typed.needs in needs and self.says(one.name)
         ]
 
@@ -125,7 +126,7 @@ class RunOptions:
 def command_line(spec: StudySpec) -> str:
     """Return the ``autotune run`` or ``autotune verify`` command of a study, secrets included."""
     lines = ["autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"]
-    for one, declared in _declared(RunOptions if spec.verifies is None else VerifyOptions):
+    for one, declared in declared_options(RunOptions if spec.verifies is None else VerifyOptions):
         for value in _typed(one, declared, spec):
             lines.append(f"{declared.flag} {shlex.quote(value)}")
     return " \\\n  ".join(lines)
@@ -133,12 +134,11 @@ def command_line(spec: StudySpec) -> str:
 
 def rows_of(spec: StudySpec) -> dict[str, str]:
     """Return the report rows of set options, by heading."""
-    asked = ((declared.row, _typed(one, declared, spec)) for one, declared in _declared(RunOptions))
+    asked = (
+        (declared.row, _typed(one, declared, spec))
+        for one, declared in declared_options(RunOptions)
+    )
     return {row[0]: row[1].format(*values) for row, values in asked if row and values}
-
-
-def _declared(kind: type) -> list[tuple[Field[Any], Option]]:
-    return [(one, one.metadata["option"]) for one in fields(kind) if "option" in one.metadata]
 
 
 def _typed(one: Field[Any], declared: Option, spec: StudySpec) -> list[str]:
