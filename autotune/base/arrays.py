@@ -16,9 +16,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_DIGITS = (
-    6  # Values are compared by this number of decimals of their share of the largest magnitude
-)
+_DIGITS = 6
+"""Compared decimals of a value's share of the largest magnitude."""
 
 
 def argmax(values: Floats, seed: Sequence[int]) -> int:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-_MOST_NAMES = 40  # Most names listed in a message; of longer lists, as of a home's studies, only the nearest ones
-_FEW_NAMES = 20  # Most names listed next to a suggestion
+_MOST_NAMES = 40
+"""Most names in a message; of a longer list only the nearest ones."""
+_FEW_NAMES = 20
+"""Most names next to a suggestion."""
 
 
 class AutotuneError(Exception):
@@ -63,7 +65,7 @@ class UnknownName(BadInput):
         )
         guesses = list(map(repr, meant or [n for n in names if n.lower() in close][:1]))
         parts = [f"unknown {what} {name!r}"]
-        choice = " or ".join([*filter(None, [", ".join(guesses[:-1])]), *guesses[-1:]])
+        choice = " or ".join(filter(None, [", ".join(guesses[:-1]), *guesses[-1:]]))
         parts.append(f"; did you mean {choice}?" if guesses else ".")
         some = usual or sorted(difflib.get_close_matches(name, names, n=10, cutoff=0))
         listed = names if len(names) <= _MOST_NAMES else some

@@ -25,7 +25,7 @@ _ALWAYS = {
     "credentials",
     "apikey",
 }
-# A "key" is a secret only in company: a sort key, a cache key or a key file is none.
+# A "key" is a secret only behind these: a sort key, a cache key or a key file is none.
 _KEY_OWNERS = {
     "api",
     "secret",
@@ -38,7 +38,7 @@ _KEY_OWNERS = {
     "signing",
     "license",
 }
-# Tokens of the tokenizer, not of an account.
+# Names in front of tokens of text, which are no secrets.
 _TEXT_TOKENS = {
     "bos",
     "eos",

@@ -46,7 +46,7 @@ from autotune.tuner.study.recommendation import (
     Recommendation,
     StudyCost,
     Verdict,
-    checked,
+    compared_answers,
 )
 from autotune.tuner.study.spec import StudySpec
 
@@ -100,7 +100,7 @@ def recommend(
         **_beside_the_baseline(spec, recommended, candidates.items[base].configuration, kept),
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
-        **checked(launches, candidates.items[base].fingerprint, chosen),
+        accuracy=compared_answers(launches, candidates.items[base].fingerprint, chosen),
         workloads=sheet.workloads(),
         **dict(told),
         matrix=sheet.matrix(),

@@ -85,7 +85,6 @@ from autotune.tuner.study.spec import (
     StudySpec,
     Verified,
     check_study_name,
-    verified_name,
 )
 from autotune.tuner.trial import Launch, Role, Trial, TrialResult
 
@@ -142,7 +141,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
 def _name(home: Home, study: str, backend: Backend) -> str:
     """Return a verification's name: ``STUDY-verified``, with the backend's kind where another
     backend has that."""
-    name = verified_name(study)
+    name = check_study_name(f"{study}-verified")
     other = name in home.names() and backend_of(home.spec(name)).kind != backend.kind
     return check_study_name(f"{name}-{backend.kind}") if other else name
 
@@ -248,7 +247,7 @@ def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
         ) from None
     judgement = judge(history)
     sheet = Sheet(history, launches, judgement)
-    # A baseline that won keeps its own role.
+    # Let a baseline that won keep its own role.
     roles: dict[int | None, CommandRole]
     roles = {judgement.winner: "recommended", candidates.baseline: "baseline"}
     ran = [p for p in history.by_position if history.feasible(p) and not history.broken(p)]
@@ -444,7 +443,7 @@ class Comparison:
         if backend.contained:
             options = replace(options, images=named)
         else:
-            # A program that was found on the PATH has no path, and is looked for there again.
+            # Look again on the PATH for a program that was found there: it has no path.
             paths = [text for text in named if os.path.isabs(text.partition("=")[2])]
             options = replace(options, engine_bins=paths)
         with suppress(BadInput):
@@ -467,8 +466,7 @@ class Comparison:
 
     def _trial(self, command: int, version: int, pair: int) -> Trial:
         prepared, number = self._versions[version], 4 * pair + 2 * command + version
-        # Both commands send the same: what the finals sent, where that is another load than the
-        # search's.
+        # Send the same load with both commands: that of the finals where the search had another.
         is_baseline = command and not self._spec.finals_apart
         items = prepared.candidates.items
         # One candidate stands for both commands where the version's defaults make them equal.
@@ -480,7 +478,7 @@ class Comparison:
             one.engine_version,
             prepared.command_of(one),
             self._spec.workloads,
-            # Behind the study's own launches: neither prompts nor simulated noise are shared.
+            # Count on from the study's own launches: prompts and simulated noise are new.
             self._spec.launches + number,
         )
 
@@ -516,8 +514,7 @@ class Comparison:
             ).evaluator()
             for version, one in self._versions.items()
         }
-        # A pair's numbers are neighbours. One may have been broken off; where more were, others
-        # were launched.
+        # Numbers of a pair are neighbours. One pair may be cut off; several mean other versions.
         strange = _OLD in self._versions and len({number ^ 1 for number in kept} - kept.keys()) > 1
         for version, trial in self._open_trials():
             row = kept.get(trial.number)
@@ -697,7 +694,8 @@ class Comparison:
                 kind = engine_of(row.trial.configuration.engine, installed, self._library, silent)
                 versions.append((kind, version))
                 given |= kind.parse(row.trial.command, version).given
-        except BadInput:  # Options that no table of that version has.
+        except BadInput:
+            # No table of that version has these options.
             versions = []
         before, after = map(_resolved, ends)
         return changed_defaults(versions, before, after, given, unstated=True)

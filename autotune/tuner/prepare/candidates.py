@@ -62,10 +62,9 @@ from .predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from .recipes import known_recipes
 
 PROMISES = "promises"
-"""Name under which the combinations with trade-offs that are not allowed are counted."""
+"""Name of the removals for trade-offs that are not allowed."""
 UNJUDGED = "drafts on random tokens"
-"""Name under which the combinations whose draft acceptance is not that of real prompts are
-counted."""
+"""Name of the removals for a draft acceptance that is not that of real prompts."""
 FORCED_WITHIN = 0.05
 """Relative error up to which a forced acceptance length represents the model's."""
 
@@ -75,14 +74,13 @@ class Prepared:
     """The candidates of a study and the start of their servers.
 
     Attributes:
-        spec: with notes on what was left out besides its own.
+        spec: its notes also say what was left out.
         spaces: by engine, only those that are searched; of a replayed table those with an engine
             card.
         baseline_command: ``--baseline``, to be launched as typed; None without one.
-        write: writes the command of a candidate that was given; None: candidates are those of the
-            spaces.
-        recorded: of a bundle, the launches that are answered one after the other.
-        kept: by engine, what its candidates have of the user's own command.
+        write: writes the command of a given candidate; None: candidates come from the spaces.
+        recorded: the launches of a bundle, which are answered one after the other.
+        kept: by engine, the options of the user's own command that its candidates keep.
     """
 
     spec: StudySpec
@@ -130,7 +128,7 @@ class Prepared:
 
     def first_of_each_engine(self) -> list[Candidate]:
         """Return the first candidate of every engine."""
-        # The last of equal keys stays.
+        # Reversed, because the last of equal keys stays.
         by_engine = {one.configuration.engine: one for one in reversed(self.candidates.items)}
         return list(by_engine.values())
 
@@ -215,9 +213,8 @@ def _searched(
     enumeration = space.space
     _leave_out_unasked(spec, space)
     unjudged = _leave_out_unjudged(spec, space, library)
-    # A recipe with values that are not searched, or that gives up more than is allowed, is launched
-    # to compare with. So is it without what the evidence cannot see, which is what may be
-    # recommended.
+    # Launch recipes to compare with, even with values that are not searched or not allowed, and
+    # again without what the evidence cannot see: that form may be recommended.
     recipes = [
         one for read in _recipes(space, library).values() for one in (read, space.seen(read))
     ]
@@ -499,7 +496,7 @@ def _candidates(
     defaults = [space.effective({}) for space in spaces.values()]
     starts = [start for space in spaces.values() for start in _starts(space, library)]
     recipes = _named_recipes(spaces, library, candidates)
-    # Without these settings the other configurations were enumerated.
+    # Only recipes have such settings where the others were enumerated without them.
     asked = recipes if spec.keeps_unread else range(len(listed))
     return replace(
         candidates,
@@ -666,8 +663,8 @@ def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
     try:
         parsed = space.engine.parse(trial.command, trial.engine_version)
     except (BadInput, InvalidVersion):
-        # A server that somebody else runs, options that only the installed version knows, or a
-        # replayed version.
+        # The command is of a server that somebody else runs, of a replayed version, or has options
+        # that only the installed version knows.
         return pinned
     read = space.engine.knobs(parsed, space.context)
     without_effect = list(_flags_without_effect(space, trial, parsed, read))
@@ -682,8 +679,7 @@ def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
 def _flags_without_effect(
     space: EngineSpace, trial: Trial, parsed: ParsedCommand, read: Configuration
 ) -> Iterator[NoEffect]:
-    # A replayed row may have other columns than knobs, and leaves what it does not set to the
-    # engine.
+    # Leave what a replayed row does not set to the engine; it may have columns that are no knobs.
     known = {name: value for name, value in trial.configuration.knobs.items() if value is not None}
     scope = space.context.scope({**read.knobs, **known})
     for option in space.card.no_effect:

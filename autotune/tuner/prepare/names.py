@@ -64,7 +64,7 @@ def knob_named(text: str, engines: Sequence[Engine], library: Library) -> str:
     if not meant:
         others = library.engines.keys() - {kind.name for kind in engines}
         for name in sorted(others):
-            # What the package of an engine that is not searched lacks is no matter here.
+            # Skip an engine that cannot be loaded: it is not searched.
             with suppress(BadInput):
                 aliases += [alias for alias in _aliases(load(name, library)) if alias.knob in knobs]
         meant = _meant(_plain(text), aliases)
@@ -74,15 +74,13 @@ def knob_named(text: str, engines: Sequence[Engine], library: Library) -> str:
         )
         raise UnknownName("knob", text, knobs, meant=near)
     rank = min(alias.rank for alias in meant)
-    found = sorted({alias.knob for alias in meant if alias.rank == rank})
-    if len(found) > 1:
-        raise UnknownName("knob", text, knobs, meant=found)
+    knob, *others_meant = sorted({alias.knob for alias in meant if alias.rank == rank})
+    if others_meant:
+        raise UnknownName("knob", text, knobs, meant=[knob, *others_meant])
     if rank > 0:
-        help_ = next(
-            kind.card.knobs[found[0]].help for kind in engines if found[0] in kind.card.knobs
-        )
-        raise BadInput(f"--set {text}: did you mean {found[0]!r} ({help_})?")
-    return found[0]
+        help_ = next(kind.card.knobs[knob].help for kind in engines if knob in kind.card.knobs)
+        raise BadInput(f"--set {text}: did you mean {knob!r} ({help_})?")
+    return knob
 
 
 def _meant(name: str, aliases: Sequence[_Alias]) -> list[_Alias]:
@@ -90,7 +88,7 @@ def _meant(name: str, aliases: Sequence[_Alias]) -> list[_Alias]:
     its words."""
     meant = [alias for alias in aliases if alias.name == name]
     if not any(alias.rank == 0 for alias in meant):
-        # Much as the engines' own parsers take the beginning of an option.
+        # Take the beginning of a name, as the engines' own parsers do.
         meant += [alias for alias in aliases if alias.name.startswith(f"{name}_")]
     return meant
 
@@ -145,7 +143,8 @@ def engine_and_version(text: str, library: Library) -> tuple[str, str | None]:
 
 WITHIN_S = 10.0
 """Time limit of the Hub, which normally answers in a fraction of a second."""
-_NEAR = 0.8  # Share of equal letters in similar ids; lower shares occur by chance, as `Instruct` is in many ids
+_NEAR = 0.8
+"""Share of equal letters in similar ids; lower shares occur by chance: many ids have `Instruct`."""
 _FILES = ("hf_quant_config.json", CONFIG)
 
 
@@ -162,19 +161,16 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
         if not MODEL_ID.fullmatch(wanted):
             raise
     cached = (folder / CONFIG for folder in snapshots(hub_folder(os.environ), wanted))
-    path = (
-        next(filter(Path.is_file, cached), None)
-        or cache_folder("models") / wanted.replace("/", "--") / CONFIG
-    )
+    own_copy = cache_folder("models") / wanted.replace("/", "--") / CONFIG
+    path = next(filter(Path.is_file, cached), own_copy)
     if not path.is_file() and (why := _fetch(wanted, path.parent)):
         by_lower = {known.lower(): known for known in library.models}
-        near = [
-            by_lower[name]
-            for name in difflib.get_close_matches(wanted.lower(), by_lower, n=3, cutoff=_NEAR)
-        ]
+        similar = difflib.get_close_matches(wanted.lower(), by_lower, n=3, cutoff=_NEAR)
+        names = ", ".join(by_lower[lower] for lower in similar)
+        hint = f"; known ids like it: {names}" if names else ""
         raise BadInput(
-            f"unknown model {wanted!r} ({why}): give a folder that holds its config.json (--model ./FOLDER)"
-            + (f"; known ids like it: {', '.join(near)}" if near else "")
+            f"unknown model {wanted!r} ({why}): give a folder that holds its config.json "
+            f"(--model ./FOLDER){hint}"
         )
     return model_from_file(path).model_copy(update={"id": wanted, "aliases": []})
 
@@ -195,15 +191,16 @@ def _fetch(model_id: str, folder: Path) -> str:
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return "it is not in the local cache, and HF_HUB_OFFLINE is set"
     files: dict[str, bytes] = {}
-    told: list[str] = []
-    # Looking up a name may block for longer than any timeout of the client's.
+    problems: list[str] = []
+    # Ask in a thread: the lookup of a name may block for longer than any timeout of the client.
     asking = threading.Thread(
-        target=lambda: told.append(_ask(endpoint, model_id, files)), daemon=True
+        target=lambda: problems.append(_ask(endpoint, model_id, files)), daemon=True
     )
     asking.start()
     asking.join(WITHIN_S)
-    if not told or told[0]:
-        return told[0] if told else f"{endpoint} did not answer within {WITHIN_S:g} s"
+    problem = problems[0] if problems else f"{endpoint} did not answer within {WITHIN_S:g} s"
+    if problem:
+        return problem
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():

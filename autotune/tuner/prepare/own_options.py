@@ -6,7 +6,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from autotune.base.errors import BadInput
 from autotune.base.notify import silent
@@ -86,9 +85,9 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
         return OwnOptions()
     try:
         typed = replace(split_command(spec.baseline), files=spec.baseline_files)
-        kind, version = engine_in_study(spec, library, typed)
+        kind, version = engine_in_study(spec, library, typed, {})
         context = context_of(spec, version, library)
-        found = own_options(kind, typed, context) if spec.recipe is None else []
+        own = own_options(kind, typed, context) if spec.recipe is None else []
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
     text = spec.engine_args.get(kind.name, "")
@@ -99,16 +98,17 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
         command, notes = launched_too(kind, typed, asked, version)
     except BadInput as error:
         raise BadInput(f"--engine-arg {kind.name}={shlex.quote(text)}: {error}") from error
-    for one in (*found, *asked):  # What stands on the command line itself has been looked at.
+    # Secrets on the command line itself were refused before: these are in files.
+    for one in (*own, *asked):
         refuse_secrets(one.words, {}, "--baseline or --engine-arg, in its --config file")
-    options, dropped = without_dropped(found, spec.drop)
-    # For the candidates --engine-arg says it last.
+    options, dropped = without_dropped(own, spec.drop)
+    # Only --engine-arg counts for candidates where both set an option.
     options = [one for one in options if not any(one.among(other.names) for other in asked)]
     if lost := missing_files(kind.card, options):
-        told = f"--baseline: {', '.join(lost)}: no such file on this machine"
+        missing = f"--baseline: {', '.join(lost)}: no such file on this machine"
         if backend_of(spec).on_gpus and is_local(spec.executor):
-            raise BadInput(f"{told}; give the path of one that is here")
-        notes = [*notes, f"{told}; a real server would not start without it"]
+            raise BadInput(f"{missing}; give the path of one that is here")
+        notes = [*notes, f"{missing}; a real server would not start without it"]
     return OwnOptions(command, kind, version, options, dropped, notes)
 
 
@@ -116,15 +116,14 @@ def engine_in_study(
     spec: StudySpec,
     library: Library,
     command: Command,
-    spaces: Mapping[str, EngineSpace] = MappingProxyType({}),
+    spaces: Mapping[str, EngineSpace],
 ) -> tuple[Engine, str]:
     """Return the engine of a command, that of its space if there is one, and its version in the
     study."""
     named = recognise(command.argv, library).name
-    kind = (
-        spaces[named].engine
-        if named in spaces
-        else engine_of(named, spec.installed, library, silent)
-    )
+    if named in spaces:
+        kind = spaces[named].engine
+    else:
+        kind = engine_of(named, spec.installed, library, silent)
     version = next((one.version for one in spec.engines if one.name == named), None)
     return kind, version or backend_of(spec).version_of(kind, spec)

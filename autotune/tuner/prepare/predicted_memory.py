@@ -51,14 +51,13 @@ class MemoryPlans:
         name, spec = configuration.fingerprint, self._spec
         if name not in self._known:
             self._known[name] = None
-            model = self._models.get(configuration.engine, spec.model)
-            knobs, where = configuration.knobs, (model, spec.hardware, spec.gpus)
-            with suppress(
-                BadInput, ArithmeticError, ValueError, TypeError
-            ):  # Of values that no server could have.
-                found = self._coefficients(knobs, configuration.engine, version)
-                setup = ServerSetup(configuration.engine, version, knobs, *where, self._calibration)
-                self._known[name] = plan_memory(SimulatedServer(setup, found))
+            engine, knobs = configuration.engine, configuration.knobs
+            where = self._models.get(engine, spec.model), spec.hardware, spec.gpus
+            # Values that no server could have make these errors.
+            with suppress(BadInput, ArithmeticError, ValueError, TypeError):
+                coefficients = self._coefficients(knobs, engine, version)
+                setup = ServerSetup(engine, version, knobs, *where, self._calibration)
+                self._known[name] = plan_memory(SimulatedServer(setup, coefficients))
         return self._known[name]
 
     def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
@@ -77,11 +76,8 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     cache even if the plan were wrong by `HOPELESS`, or the GPUs shared the weights evenly; but for
     engines' defaults, and unless nothing would be left.
     """
-    simulated, floor, version = (
-        backend_of(spec).virtual,
-        spec.min_context or 0,
-        space.context.version,
-    )
+    simulated, floor = backend_of(spec).virtual, spec.min_context or 0
+    version = space.context.version
     planned = [(one, plans.of(one, version)) for one in space.space.configurations]
     least = 0.5 if simulated else TOO_CLOSE
     kept = [row for row in planned if not floor or row[1] is None or row[1].holds(floor) >= least]
@@ -89,41 +85,38 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
         longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
         return f"no KV cache holds the {floor} tokens of --min-context; the largest holds {longest}"
     default = space.effective({})
-    may = [
-        plan is None or (_may_start(plan, simulated) and (simulated or _may_hold(space, one, plan)))
+    may_start = [
+        (one, plan)
         for one, plan in kept
+        if one == default or plan is None or _may_start(space, one, plan, simulated)
     ]
-    sure = [row for row, starts in zip(kept, may, strict=True) if starts or row[0] == default]
-    kept = sure if any(one != default for one, _ in sure) else kept
+    if any(one != default for one, _ in may_start):
+        kept = may_start
     space.space.keep([one for one, _ in kept], MEMORY)
     return None
 
 
-def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
+def _may_start(space: EngineSpace, one: Configuration, plan: MemoryPlan, simulated: bool) -> bool:
+    """Return whether a server may start; on a real node its share of a GPU may hold the weights:
+    planned, less `HOPELESS`; at least evenly."""
     if simulated:
         return plan.fit_probability >= SURE_TO_START
-    return plan.kv_cache + 3 * plan.cache_sigma > -HOPELESS * plan.weights
-
-
-def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
-    """Return whether the engine's share of a GPU may hold the weights: planned, less `HOPELESS`; at
-    least evenly."""
     context, share = space.context, own_share(space.card, space.context, one)
     weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
     gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs)
-    return (1.0 if share is None else share) * plan.total > max(
-        weights / gpus, (1 - HOPELESS) * plan.weights
-    )
+    least = max(weights / gpus, (1 - HOPELESS) * plan.weights)
+    cache = plan.kv_cache + 3 * plan.cache_sigma
+    total = plan.total if share is None else share * plan.total
+    return cache > -HOPELESS * plan.weights and total > least
 
 
 def own_share(card: EngineCard, context: Context, one: Configuration) -> float | None:
     """Compute the share of a GPU that the engine plans for weights and KV cache; None if the card
     has none."""
     knob = card.knobs.get("memory_fraction")
-    found = [
-        each for each in (knob.becomes if knob else ()) if in_range(context.version, each.versions)
-    ]
-    return float(evaluate(found[-1].value, context.scope(one.knobs))) if found else None
+    cases = knob.becomes if knob else ()
+    values = [case.value for case in cases if in_range(context.version, case.versions)]
+    return float(evaluate(values[-1], context.scope(one.knobs))) if values else None
 
 
 def promises_kept(
@@ -140,16 +133,13 @@ def promises_kept(
     def longest_of(one: Configuration) -> int:
         context = spaces[one.engine].context
         plan, most = plans.of(one, context.version), admitted(one, context)
-        # What holds nothing does not start; if it does all the same, its launch tells what it
-        # holds.
+        # A plan without room is of a server that does not start; if it does, its launch tells.
         return min(most, plan.capacity_tokens) if plan and plan.capacity_tokens else most
 
     plan = plans.of(first, candidates[0].engine_version)
-    served = (
-        longest_of(first)
-        if plan is None or plan.starts
-        else admitted(first, spaces[first.engine].context)
-    )
+    served = admitted(first, spaces[first.engine].context)
+    if plan is None or plan.starts:
+        served = longest_of(first)
     pinned = [space.pins.get("context_length") for space in spaces.values()]
     promised = Promised(served, max((n for n in pinned if isinstance(n, int)), default=0))
     return given_up_by(configurations, first, marks, longest_of, promised), promised

@@ -63,15 +63,14 @@ def read_recipe(kind: Engine, recipe: Recipe, context: Context) -> Configuration
 def known_recipes(kind: Engine, context: Context) -> dict[str, Configuration]:
     """Return the applicable recipes, name to configuration, that the engine's parser and the rules
     accept."""
-    found: dict[str, Configuration] = {}
+    known: dict[str, Configuration] = {}
     for recipe in recipes_of(kind.card, context):
         with suppress(BadInput):
             read = read_recipe(kind, recipe, context)
-            if all(
-                rule.kind is FailureKind.RULE for rule in broken_rules(kind.card, read, context)
-            ):
-                found[recipe.name] = read
-    return found
+            rules = broken_rules(kind.card, read, context)
+            if all(rule.kind is FailureKind.RULE for rule in rules):
+                known[recipe.name] = read
+    return known
 
 
 def with_recipe(
@@ -91,21 +90,24 @@ def with_recipe(
         return options, None, {}, []
     kinds = [engine(name, library) for name in ([named] if named else engines)]
     for kind in kinds:
-        here = replace(
-            context, version=_version_here(kind, backend, options, context.hardware, library)
-        )
-        for recipe in recipes_of(kind.card, here) if here.version else ():
+        version = _version_here(kind, backend, options, context.hardware, library)
+        here = replace(context, version=version)
+        for recipe in recipes_of(kind.card, here) if version else ():
             command = published(kind, recipe, here)
-            told = f"the baseline is the recipe {recipe.name} of {kind.name}, as published at {recipe.source}"
+            note = (
+                f"the baseline is the recipe {recipe.name} of {kind.name}, as published at "
+                f"{recipe.source}"
+            )
             baseline = replace(command, files={}).shell()
-            return replace(options, baseline=baseline), kind.name, dict(command.files), [told]
+            return replace(options, baseline=baseline), kind.name, dict(command.files), [note]
     nodes: dict[str, dict[str, None]] = {}
     for _, _, there in _everywhere(kinds, library):
         nodes.setdefault(there.model.id, {})[there.hardware.name] = None
     known = "; ".join(f"{model} on {', '.join(names)}" for model, names in nodes.items())
     raise BadInput(
-        f"--baseline {options.baseline}: no recipe of {', '.join(kind.name for kind in kinds)} is known for "
-        f"{context.model.id} on {context.gpus} x {context.hardware.name}; there are recipes for {known or 'nothing'}"
+        f"--baseline {options.baseline}: no recipe of {', '.join(kind.name for kind in kinds)} is "
+        f"known for {context.model.id} on {context.gpus} x {context.hardware.name}; there are "
+        f"recipes for {known or 'nothing'}"
     )
 
 
@@ -116,9 +118,8 @@ def _version_here(
     installed."""
     if backend.installed:
         with suppress(BadInput):
-            return find(
-                kind.card, named_binaries(options.engine_bins, library).get(kind.name)
-            ).release
+            program = named_binaries(options.engine_bins, library).get(kind.name)
+            return find(kind.card, program).release
         return ""
     named = dict(engine_and_version(text, library) for text in options.engines).get(kind.name)
     images = backend.images(
@@ -133,9 +134,8 @@ def _everywhere(
     """Yield every recipe with the known versions, models and nodes to which it applies."""
     for kind in kinds:
         places = product(library.models.values(), library.hardware.values(), kind.card.versions)
-        for context in (
-            Context(model, node, node.gpus, version) for model, node, version in places
-        ):
+        for model, node, version in places:
+            context = Context(model, node, node.gpus, version)
             yield from ((kind, recipe, context) for recipe in recipes_of(kind.card, context))
 
 
@@ -151,6 +151,9 @@ def check_recipes(file: Path, library: Library) -> None:
         except BadInput as error:
             refusals = [str(error)]
         if refusals:
-            where = f"{recipe.name}, {context.version} with {context.model.id} on {context.hardware.name}"
+            where = (
+                f"{recipe.name}, {context.version} with {context.model.id} on "
+                f"{context.hardware.name}"
+            )
             line = line_of(file, ("recipes", kind.card.recipes.index(recipe)))
             raise MalformedFile(file, f"{where}: {refusals[0]}", line)

@@ -30,30 +30,29 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
     """
     notes: list[str] = []
     pareto = spec.pareto if options.pareto is None else options.pareto
-    weights = ",".join(f"{name}={weight!r}" for name, weight in spec.weights.items()) or None
+    weights = options.weights
+    if weights is None and spec.weights:
+        weights = ",".join(f"{name}={weight!r}" for name, weight in spec.weights.items())
     limits = [f"{name}:{limit!r}" for name, limit in spec.goodput.items()]
+    price = spec.gpu_hour_price if options.gpu_hour_price is None else options.gpu_hour_price
     goals: dict[str, Any] = {
         "objective": _goal(options.objective or spec.objective, "objective"),
-        "weights": _weights(
-            weights if options.weights is None else options.weights, spec.workloads
-        ),
+        "weights": _weights(weights, spec.workloads),
         "pareto": None if pareto is None else _goal(pareto, "--pareto"),
         "slos": slos_of(options.slos or list(map(str, spec.slos))),
         "goodput": parse_goodput(options.goodput or limits),
-        "gpu_hour_price": spec.gpu_hour_price
-        if options.gpu_hour_price is None
-        else options.gpu_hour_price,
+        "gpu_hour_price": price,
     }
     asked = spec.model_copy(update=goals)
     if asked.pareto == asked.objective:
         raise BadInput(
-            f"--pareto {asked.pareto} and --objective {asked.objective}: a front needs two metrics, "
-            "e.g. --pareto p99_ttft_ms"
+            f"--pareto {asked.pareto} and --objective {asked.objective}: a front needs two "
+            "metrics, e.g. --pareto p99_ttft_ms"
         )
     if asked.pareto is not None and options.sampler != "gp":
-        alone = f"--sampler {options.sampler} optimises only the objective"
         notes.append(
-            f"{alone}: the front against {asked.pareto} is that of its launches; gp searches for the front"
+            f"--sampler {options.sampler} optimises only the objective: the front against "
+            f"{asked.pareto} is that of its launches; gp searches for the front"
         )
     _check_needs(asked)
     if (

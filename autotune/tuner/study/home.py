@@ -125,7 +125,7 @@ class Home:
         _check_empty(folder)
         try:
             (folder / "trials").mkdir(parents=True, exist_ok=True)
-            # A study that could not be locked is none.
+            # Lock before the specification: without locks there shall be no study.
             Lock(folder).release()
             write_atomically(folder / "study.yaml", spec.to_yaml())
             sync_folder(self.studies)
@@ -142,8 +142,7 @@ class Home:
         if not path.exists() and study not in self.names():
             raise UnknownName("study", study, self.names(), f"Searched in {self.studies}.")
         try:
-            # A folder that was copied or renamed is a study of its own: it must not lead to the
-            # first one's folder.
+            # Name the study by its folder: a copy must not lead to the first one's folder.
             return StudySpec.from_yaml(path.read_text(encoding="utf-8")).model_copy(
                 update={"study": study}
             )
@@ -198,17 +197,16 @@ class Home:
     def regressions(self, study: str) -> list[Regression]:
         """Return a study's comparisons of versions, the latest last; raises `MalformedFile` for an
         invalid file."""
-        found = list[tuple[int, Regression]]()
+        by_time = list[tuple[int, Regression]]()
         for path in (self.study_folder(study) / REGRESS).glob("*/regress.json"):
             try:
-                found.append(
-                    (path.stat().st_mtime_ns, Regression.model_validate_json(path.read_bytes()))
-                )
+                regression = Regression.model_validate_json(path.read_bytes())
+                by_time.append((path.stat().st_mtime_ns, regression))
             except (ValueError, OSError) as error:
                 raise MalformedFile(
                     path, "not a comparison; remove it, then `autotune regress` makes it"
                 ) from error
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+        return [one for _, one in sorted(by_time, key=lambda pair: pair[0])]
 
 
 def _check_empty(folder: Path) -> None:
@@ -245,12 +243,12 @@ def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None
         raise BadInput(f"--space {space}: no such file or folder")
     if space is None or not space.is_dir():
         return Library(files=() if space is None else (space,), calibration=calibration)
-    found = {path for kind in KINDS for _, path in documents(space, kind)}
-    there = [
+    read = {path for kind in KINDS for _, path in documents(space, kind)}
+    files = {
         *space.glob("*/*.y*ml"),
         *(p for p in space.glob("*.y*ml") if not (spaces_root() / p.name).exists()),
-    ]
-    if (unread := sorted({*there} - found)) or not found:
+    }
+    if (unread := sorted(files - read)) or not read:
         right = ", ".join(f"{kind}/*.yaml" for kind in KINDS)
         raise BadInput(
             f"--space {unread[0] if unread else space}: is not read; right: {right}, ENGINE/engine.yaml"
@@ -263,8 +261,7 @@ DATABASE = "mlflow.db"
 
 _SERVER = re.compile(r"https?://|databricks\b", re.IGNORECASE)
 _SQLITE = "sqlite:///"
-# To the last "@": a password may hold signs that it should not, "/", "?" or "#", and is a secret
-# all the same.
+# Match up to the last "@": a password may hold signs that it should not: "/", "?" or "#".
 _CREDENTIALS = re.compile(r"([\w+.-]*://)([^/?#@]*:.*|[^/?#]*)@", re.DOTALL)
 
 
@@ -293,14 +290,13 @@ def database_file(uri: str) -> Path | None:
 
 def credentials(uri: str) -> str:
     """Return the part before the ``@`` of an address; empty without one."""
-    found = _CREDENTIALS.match(uri)
-    return found[2] if found else ""
+    match = _CREDENTIALS.match(uri)
+    return match[2] if match else ""
 
 
 def shown(uri: str) -> str:
     """Return an address without user, password and query, for people; also if it is malformed."""
-    path = database_file(uri)
-    if path is not None:
+    if path := database_file(uri):
         return str(path)
     return re.split(r"[?#]", _CREDENTIALS.sub(r"\1", uri), maxsplit=1)[0]
 

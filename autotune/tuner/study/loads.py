@@ -56,9 +56,9 @@ def loads_of(
     (`confirms`) where launches are compared.
     """
     loads = []
-    first_seed = (
-        spec.seed + trial.launch_index + (SEEDS_OF_FINALS if trial.role is Role.FINAL else 0)
-    )
+    first_seed = spec.seed + trial.launch_index
+    if trial.role is Role.FINAL:
+        first_seed += SEEDS_OF_FINALS
     for name in trial.workloads:
         (workload, about), search = workload_of(spec, trial.role, name, library), None
         if spec.find_load is not None and name == spec.workloads[0]:
@@ -68,10 +68,9 @@ def loads_of(
             )
         loads.append(Load(name, workload, first_seed, search, about=about))
     first, _ = workload_of(spec, Role.SEARCH, trial.workloads[0], library)
-    return [
-        *loads,
-        *(Load(loads[0].of, rung_of(first, rung), spec.seed, rung=rung) for rung in trial.rungs),
-    ]
+    for rung in trial.rungs:
+        loads.append(Load(loads[0].of, rung_of(first, rung), spec.seed, rung=rung))
+    return loads
 
 
 def workload_of(
@@ -102,11 +101,10 @@ def rung_of(workload: Workload, concurrency: int) -> Workload:
     """
     load = workload.with_concurrencies([concurrency])
     point = load.points[0]
-    whole = isinstance(point.lengths, SessionLengths)
-    few = (
-        point.prompts if whole else min(point.prompts, max(LEAST_PROMPTS, PER_PLACE * concurrency))
-    )
-    # A name of its own gives it prompts of its own.
+    few = point.prompts
+    if not isinstance(point.lengths, SessionLengths):
+        few = min(few, max(LEAST_PROMPTS, PER_PLACE * concurrency))
+    # Give it a name of its own, and with that prompts of its own.
     return load.model_copy(
         update={
             "name": f"{workload.name}-ladder-{point.label}",
@@ -145,26 +143,31 @@ def with_loads(
         )
     if searched and spec.weights:
         raise BadInput(
-            "--weights: the load search uses only the first workload; remove --weights or --find-load"
+            "--weights: the load search uses only the first workload; remove --weights or "
+            "--find-load"
         )
     rungs: tuple[int, ...] = ()
-    told: list[str] = []
+    notes: list[str] = []
     if text is not None:
         words = text.split(",")
         if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
             raise BadInput(
-                f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256"
+                f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. "
+                "1,4,16,64,256"
             )
         rungs = tuple(sorted({int(word) for word in words}))
-        told += ["--ladder: each concurrency is measured once"] if len(rungs) < len(words) else []
+        if len(rungs) < len(words):
+            notes.append("--ladder: each concurrency is measured once")
     if spec.find_load is not None and sent:
         check_search(spec.find_load, load_workload(spec.workloads[0], library), spec.slos)
     spec = _with_finals(spec, options.final_workload, library) if sent else spec
-    try:
-        there, notes = measurable(spec, rungs, library) if rungs else ((), ())
-    except BadInput as error:
-        raise BadInput(f"--ladder: {error}") from error
-    return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *told, *notes)})
+    if rungs:
+        try:
+            rungs, further_notes = measurable(spec, rungs, library)
+        except BadInput as error:
+            raise BadInput(f"--ladder: {error}") from error
+        notes += further_notes
+    return spec.model_copy(update={"ladder": rungs, "notes": (*spec.notes, *notes)})
 
 
 def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudySpec:
@@ -174,30 +177,34 @@ def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudyS
     if given is not None:
         if spec.weights or spec.pareto:
             raise BadInput(
-                "--final-workload replaces the one workload of one objective: no --weights or --pareto"
+                "--final-workload replaces the one workload of one objective: no --weights or "
+                "--pareto"
             )
         workload = load_workload(given, library)
         workload.check_fits(spec.model.architecture.context_limit)
         if spec.find_load is not None:
             check_search(spec.find_load, workload, spec.slos)
         notes.append(
-            f"the finals send {given} in place of {spec.workloads[0]}; their figures have the latter's name"
+            f"the finals send {given} in place of {spec.workloads[0]}; their figures have the "
+            "latter's name"
         )
     for whole in (load_workload(name, library) for name in spec.workloads[given is not None :]):
         halves = [
             half for number in (1, 2) if whole.limited and (half := whole.half(number)) is not None
         ]
-        divided |= len(halves) == 2
         if len(halves) == 2:
+            divided = True
             search, final = (sum(point.prompts for point in half.points) for half in halves)
             notes.append(
-                f"{whole.name} is divided: the search sends {search:,} of its requests, and the finals {final:,} that "
-                f"the search does not use; --final-workload {whole.name} sends all of them in both"
+                f"{whole.name} is divided: the search sends {search:,} of its requests, and the "
+                f"finals {final:,} that the search does not use; --final-workload {whole.name} "
+                "sends all of them in both"
             )
         elif whole.limited:
             notes.append(
-                f"{whole.name} is too short to be divided (half of it has less than {LEAST_OF_HALF} requests, or less "
-                "than requested): the finals repeat the search's prompts; --final-workload names other prompts"
+                f"{whole.name} is too short to be divided (half of it has less than "
+                f"{LEAST_OF_HALF} requests, or less than requested): the finals repeat the "
+                "search's prompts; --final-workload names other prompts"
             )
     return spec.model_copy(
         update={"final_workload": given, "divided": divided, "notes": (*spec.notes, *notes)}

@@ -53,16 +53,15 @@ class Verdict(StrEnum):
 
 
 class _Value(BaseModel):
-    # A key that another version wrote is no reason to refuse a study or a bundle.
+    # Ignore the keys of other versions.
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
 
 
 class AccuracyComparison(_Value):
     """Result of the check of answers, in the terms of `autotune.tuner.trial.Accuracy`.
 
-    A score is None where that one was not checked, `passed` where the two were not compared, for
-    want of launches. Of ``builtin`` the scores are shares of tokens that are not wrong beside the
-    baseline's first launch.
+    A score is None without a check, `passed` without a comparison. Scores of ``builtin`` are shares
+    of tokens that are not wrong compared with the first launch of the baseline.
     """
 
     kind: str
@@ -76,16 +75,17 @@ class AccuracyComparison(_Value):
     seconds: float = 0.0
 
 
-def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, AccuracyComparison]:
-    """Return `Recommendation.accuracy` as keywords, of baseline and recommended command; empty
-    without a check."""
+def compared_answers(
+    launches: Sequence[Launch], base: str, chosen: str
+) -> AccuracyComparison | None:
+    """Compare the answers of the baseline and the recommended command; None without a check."""
     checks = [
         (row.trial.configuration.fingerprint, row.result.accuracy)
         for row in launches
         if row.result.accuracy
     ]
     if not checks:
-        return {}
+        return None
     references = [(c.baseline, c.baseline_ci95) for _, c in checks if c.passed is not None]
     references += [(c.score, c.ci95) for fingerprint, c in checks if fingerprint == base]
     reference = references[0] if references else (None, None)
@@ -95,7 +95,7 @@ def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, Acc
     score, ci95 = (mine.score, mine.ci95) if mine else (None, None)
     if is_reference:
         score, ci95 = reference
-    outcome = AccuracyComparison(
+    return AccuracyComparison(
         kind=checks[0][1].kind,
         baseline=reference[0],
         baseline_ci95=reference[1],
@@ -106,7 +106,6 @@ def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, Acc
         note=next((check.note for _, check in checks if check.note), ""),
         seconds=sum(check.seconds for _, check in checks),
     )
-    return {"accuracy": outcome}
 
 
 class NodeShare(_Value):
@@ -116,7 +115,7 @@ class NodeShare(_Value):
     Attributes:
         difference_percent: of that from the mean of the other nodes, as measured; negative is
             slower.
-        offset_percent: what scores of the search are corrected by; 0 within noise.
+        offset_percent: correction of the search's scores; 0 within noise.
         certain: whether it is off beyond noise: then nothing more was launched there.
     """
 
@@ -330,13 +329,13 @@ class Contribution(_Value):
     """Gain of one setting of the recommended command (or the smallest removable group, joined by
     ``+``).
 
-    That command against the same one with the setting put back to what the engine does by itself.
+    That command is compared with the same one with the engine's default for the setting.
 
     Attributes:
         gain_percent: None where the command without it did not start.
         odds: from 0 to 1, that it adds more than 0.5 %; None where that is not known.
-        needed_to: what the command without it fails to do.
-        measured_on: what tells it.
+        needed_to: the purpose that the command without it fails.
+        measured_on: the source of the figures.
     """
 
     knob: str
@@ -362,8 +361,8 @@ class Contribution(_Value):
 class NoEffect(_Value):
     """A knob, or a flag as on the command line, without effect on the objective.
 
-    The reason, one sentence in Markdown, says whose word that is; so many launches tell it, 0 where
-    none was needed.
+    The reason is one sentence in Markdown and names its source; `launches` are those that show it,
+    0 where none was needed.
     """
 
     knob: str
@@ -534,19 +533,17 @@ class Recommendation(_Value, Evidenced):
             or emulated.
         gain_over_recipe: over the fastest of the vendors' recipes that were launched and kept the
             limits; None where none is known or ran, or the baseline is the only one.
-        gives_up: what the recommended command gives up for speed; None in a file of before it was
-            recorded.
-        promised: what the recommended command promises beside what the baseline does; empty where
-            it is the baseline.
+        gives_up: trade-offs of the recommended command; None in a file of an earlier version.
+        promised: promises of the recommended command and the baseline; empty where it is the
+            baseline.
         kept, translated, dropped: options of the user's command, see `autotune.engines.kept.Kept`.
-        given_up: the kinds of what each launched configuration gives up, by fingerprint; not of
-            those that do not.
+        given_up: kinds of trade-offs of the launched configurations that have any, by fingerprint.
         alternatives: at least the best command that gives nothing up, where it is another one.
         unconfirmed: why no final of a challenger counts; empty where one does, or nothing was to be
             confirmed.
         predictions: of the study that this one verifies, with what was measured.
         regressions: of later versions of the engine, in the order in which they were compared.
-        accuracy: what the check of answers came to; None where none was asked for.
+        accuracy: result of the check of answers; None without a check.
     """
 
     study: str

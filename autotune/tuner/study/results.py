@@ -26,11 +26,8 @@ _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """Errors of a file lock held by another process (flock(2); fcntl(2) on network file systems)."""
 _RANDOM = "random_weights"
-_OPTIONAL = (
-    "servers",
-    "bound_node",
-    "ladder",
-)  # Keys of a trial that its row omits if they are empty
+_OPTIONAL = ("servers", "bound_node", "ladder")
+"""Keys of a trial that its row omits if they are empty."""
 
 
 def row_of(launch: Launch) -> dict[str, Any]:
@@ -51,8 +48,8 @@ def row_of(launch: Launch) -> dict[str, Any]:
         "ladder": trial.rungs,
         "bound_node": trial.node,
     }
-    told = {key: value for key, value in row.items() if value or key not in _OPTIONAL}
-    return {**told, **launch.result.to_json()}
+    kept = {key: value for key, value in row.items() if value or key not in _OPTIONAL}
+    return kept | launch.result.to_json()
 
 
 def launch_of(row: Mapping[str, Any]) -> Launch:
@@ -90,7 +87,7 @@ def parse_rows(path: Path, content: bytes) -> Rows:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             problem = f"not a launch of a study ({_reason(error)}); remove the line to continue without it"
             torn = MalformedFile(path, problem, number)
-            # What a crash leaves of one row may hold line breaks; no other row can stand behind it.
+            # A row that a crash cut off may hold line breaks; no other row stands behind it.
             if any(map(_is_object, lines[number:])):
                 raise torn from None
             return Rows(launches, torn, size)
@@ -210,7 +207,7 @@ class Lock:
                 "cannot be excluded; choose a --home on a local disk, or mount the file system with locks"
             ) from None
         try:
-            # Not through a buffer, which would be written again when it is closed.
+            # Write without the buffer, which would be written again when it is closed.
             os.ftruncate(self._file.fileno(), 0)
             os.write(self._file.fileno(), f"{os.getpid()} on {platform.node()}\n".encode())
         except OSError:

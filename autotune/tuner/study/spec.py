@@ -78,16 +78,15 @@ class StudySpec(_Value):
     `RunOptions`.
 
     Attributes:
-        divided: of files' requests the search sends the first half, and the finals the second.
+        divided: the search sends the first half of a file's requests, and the finals the second.
         weights: workload to its weight in the objective, a weighted geometric mean; empty: the
             first workload alone.
         goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to
             count as good; empty: the limits of `slos` on latencies.
         ladder: from the lightest; empty: none.
         find_load: None: the first workload's own load.
-        recipe: the engine whose vendor's recipe the baseline is; None where it is none.
-        baseline_files: the files that the baseline's command names, where it brings them: name to
-            content.
+        recipe: the engine whose vendor's recipe is the baseline; None for another baseline.
+        baseline_files: the files that the baseline's command brings: name to content.
         accuracy_sha256, table_sha256: of the content of a task file and of a replayed one; a
             resumed study must find the same.
         finals_from: finals of a smaller budget have lower numbers; they count for the search.
@@ -95,7 +94,7 @@ class StudySpec(_Value):
             of before.
         installed: the engines that are launched from this machine, by name; a resumed study
             launches the same.
-        notes: what was made of the question, to be told with the answer.
+        notes: sentences on how the options were read, shown with the result.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
         screened: engines of which launches may have random weights, see `autotune.tuner.search.screen`;
             empty: none.
@@ -179,35 +178,30 @@ class StudySpec(_Value):
         """Return GPU-hours (none without a GPU), the price of one and their cost, for a
         `StudyCost`."""
         price = self.gpu_hour_price
-        cost = None if price is None else gpu_hours * price
         return {
             "gpu_hours": None if self.hardware.vendor == "cpu" else gpu_hours,
             "gpu_hour_price": price,
-            "cost": cost,
+            "cost": None if price is None else gpu_hours * price,
         }
 
     def lacks(self, needs: str) -> bool:
         """Return whether the option that a metric needs (`Metric.needs`) is missing, or has another
         value."""
         option, _, value = needs.partition(" ")
-        given = {"": "", "--gpu-hour-price": self.gpu_hour_price, "--find-load": self.find_load}[
-            option
-        ]
-        return given is None or value not in ("", given)
+        values = {"": "", "--gpu-hour-price": self.gpu_hour_price, "--find-load": self.find_load}
+        return values[option] is None or value not in ("", values[option])
 
     @property
     def may_screen(self) -> bool:
         """True if launches with random weights may rank: one throughput, no limit, one launch at a
         time on the node."""
-        alone = (
-            is_local(self.executor) and self.gpus == self.hardware.gpus and self.verifies is None
-        )
+        whole_node = is_local(self.executor) and self.gpus == self.hardware.gpus
         limited = (
             self.slos or len(self.goals) > 1 or self.load_key or not METRICS[self.objective].is_work
         )
         small = self.launches < _LEAST_LAUNCHES or self.model.weights_gb < _LEAST_GB
-        given = self.on.startswith(("replay", "external")) or self.sampler != "gp"
-        return alone and not (limited or small or given)
+        given = self.on.startswith(("replay", "external")) or self.verifies is not None
+        return whole_node and not (limited or small or given) and self.sampler == "gp"
 
     @property
     def reference_checks(self) -> int:
@@ -223,16 +217,14 @@ class StudySpec(_Value):
     def with_goodput_floor(self) -> StudySpec:
         """Return the limits that may be infeasible: the SLOs, and for a goodput
         `MOST_VIOLATIONS`."""
-        return (
-            self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)})
-            if self.objective == GOODPUT
-            else self
-        )
+        if self.objective != GOODPUT:
+            return self
+        return self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)})
 
     @property
     def sent(self) -> tuple[str, ...]:
         """The workloads of all launches, including the finals'."""
-        return (*self.workloads, *([self.final_workload] if self.final_workload else []))
+        return (*self.workloads, *filter(None, [self.final_workload]))
 
     @property
     def finals_apart(self) -> bool:
@@ -263,21 +255,25 @@ class StudySpec(_Value):
     def to_yaml(self) -> str:
         """Return the text of ``study.yaml``, with YAML's marks of start and end, which reveal a
         truncated file."""
-        document = self.model_dump(mode="json")
         return yaml.safe_dump(
-            document, sort_keys=False, width=120, explicit_start=True, explicit_end=True
+            self.model_dump(mode="json"),
+            sort_keys=False,
+            width=120,
+            explicit_start=True,
+            explicit_end=True,
         )
 
     @classmethod
     def from_yaml(cls, text: str) -> StudySpec:
         """Parse the result of `to_yaml`; raises ``pydantic.ValidationError`` or
         ``yaml.YAMLError``."""
-        # Without its last lines it would be another question: what is not there has a default.
+        # Refuse a file without its last lines: their fields would get their defaults.
         if text.startswith("---") and text.rstrip().rpartition("\n")[2] != "...":
             raise yaml.YAMLError("its end is missing")
         document = parse_yaml(text)
         if isinstance(document, dict):
-            document.pop("fetch", None)  # An option that studies of before have.
+            # Drop an option of earlier versions.
+            document.pop("fetch", None)
         return cls.model_validate(document)
 
 
@@ -289,12 +285,6 @@ def check_study_name(name: str) -> str:
             "beginning with a letter or digit, at most 100 characters"
         )
     return name
-
-
-def verified_name(study: str) -> str:
-    """Return the name of the study that verifies another study's predictions; raises `BadInput` if
-    it is too long."""
-    return check_study_name(f"{study}-verified")
 
 
 def check_executor(name: str) -> str:
