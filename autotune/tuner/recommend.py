@@ -100,7 +100,7 @@ def recommend(
         **_beside_the_baseline(spec, recommended, candidates.items[base].configuration, kept),
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
-        accuracy=compared_answers(launches, candidates.items[base].fingerprint, chosen),
+        **compared_answers(launches, candidates.items[base].fingerprint, chosen),
         workloads=sheet.workloads(),
         **dict(told),
         matrix=sheet.matrix(),

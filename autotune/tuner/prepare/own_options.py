@@ -79,7 +79,8 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
     """
     if spec.drop and (spec.baseline is None or spec.recipe is not None):
         raise BadInput(
-            f"--drop {spec.drop[0]}: without a command of your own as --baseline there is nothing to drop"
+            f"--drop {spec.drop[0]}: without a command of your own as --baseline there is nothing "
+            "to drop"
         )
     if spec.baseline is None:
         return OwnOptions()

@@ -98,7 +98,8 @@ class Home:
                 f"--from {text}: this folder has no {RESULTS}, so it is not a study with launches"
             )
         if not path.exists():
-            hint = f"Searched in {self.studies}. A study's folder, FILE.csv or {RESULTS} is also possible."
+            others = f"A study's folder, FILE.csv or {RESULTS} is also possible."
+            hint = f"Searched in {self.studies}. {others}"
             raise UnknownName("study", text, self.names(), hint)
         return path
 
@@ -106,9 +107,8 @@ class Home:
         """Raise `BadInput` if a study of this name exists."""
         folder = self.study_folder(study)
         if (folder / "study.yaml").exists() or (folder / RESULTS).exists():
-            raise BadInput(
-                f"study {study!r} exists; choose another --study name, or continue with:\n{self.resume_command(study)}"
-            )
+            ways_on = f"another --study name, or continue with:\n{self.resume_command(study)}"
+            raise BadInput(f"study {study!r} exists; choose {ways_on}")
         _check_empty(folder)
 
     def open(self, spec: StudySpec) -> Path:
@@ -130,9 +130,8 @@ class Home:
             write_atomically(folder / "study.yaml", spec.to_yaml())
             sync_folder(self.studies)
         except OSError as error:
-            raise BadInput(
-                f"home folder {self.path} is not writable ({error.strerror}); choose another one with --home DIR"
-            ) from error
+            problem = f"home folder {self.path} is not writable ({error.strerror})"
+            raise BadInput(f"{problem}; choose another one with --home DIR") from error
         return folder
 
     def spec(self, study: str) -> StudySpec:
@@ -190,8 +189,8 @@ class Home:
         try:
             content = Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problem = "not a recommendation; remove it, then `autotune resume` writes it again from the launches"
-            raise MalformedFile(path, problem) from error
+            way_out = "remove it, then `autotune resume` writes it again from the launches"
+            raise MalformedFile(path, f"not a recommendation; {way_out}") from error
         return content.model_copy(update={"study": study})
 
     def regressions(self, study: str) -> list[Regression]:
@@ -251,7 +250,8 @@ def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None
     if (unread := sorted(files - read)) or not read:
         right = ", ".join(f"{kind}/*.yaml" for kind in KINDS)
         raise BadInput(
-            f"--space {unread[0] if unread else space}: is not read; right: {right}, ENGINE/engine.yaml"
+            f"--space {unread[0] if unread else space}: is not read; right: {right}, "
+            "ENGINE/engine.yaml"
         )
     return Library((space,), calibration=calibration)
 

@@ -215,6 +215,7 @@ def check_free(name: str, library: Library) -> None:
     """Raise `BadInput` for a workload with a fixed load, which has no rungs."""
     if fixed := how_fixed(load_workload(name, library)):
         raise BadInput(
-            f"{name} {fixed}, so its concurrency is fixed; a ladder needs one load that is sent all at once, "
-            "such as sharegpt or random:3200:800. The loads of such a workload are measured without --ladder"
+            f"{name} {fixed}, so its concurrency is fixed; a ladder needs one load that is sent all "
+            "at once, such as sharegpt or random:3200:800. The loads of such a workload are "
+            "measured without --ladder"
         )

@@ -65,8 +65,8 @@ def study_rows(
     unmeasured = sorted(kind.value for kind in kinds - {Evidence.MEASURED})
     if unmeasured and not allow_unmeasured:
         raise BadInput(
-            f"study {study!r} was {' and '.join(unmeasured)}, not measured: a fit to it would only repeat the "
-            "simulator; give a study that ran with --on process or --on docker"
+            f"study {study!r} was {' and '.join(unmeasured)}, not measured: a fit to it would only "
+            "repeat the simulator; give a study that ran with --on process or --on docker"
         )
     library = library_of(spec)
     for launch in launches:

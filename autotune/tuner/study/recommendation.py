@@ -77,15 +77,16 @@ class AccuracyComparison(_Value):
 
 def compared_answers(
     launches: Sequence[Launch], base: str, chosen: str
-) -> AccuracyComparison | None:
-    """Compare the answers of the baseline and the recommended command; None without a check."""
+) -> dict[str, AccuracyComparison]:
+    """Return `Recommendation.accuracy` as keywords, of baseline and recommended command; empty
+    without a check."""
     checks = [
         (row.trial.configuration.fingerprint, row.result.accuracy)
         for row in launches
         if row.result.accuracy
     ]
     if not checks:
-        return None
+        return {}
     references = [(c.baseline, c.baseline_ci95) for _, c in checks if c.passed is not None]
     references += [(c.score, c.ci95) for fingerprint, c in checks if fingerprint == base]
     reference = references[0] if references else (None, None)
@@ -95,7 +96,7 @@ def compared_answers(
     score, ci95 = (mine.score, mine.ci95) if mine else (None, None)
     if is_reference:
         score, ci95 = reference
-    return AccuracyComparison(
+    outcome = AccuracyComparison(
         kind=checks[0][1].kind,
         baseline=reference[0],
         baseline_ci95=reference[1],
@@ -106,6 +107,7 @@ def compared_answers(
         note=next((check.note for _, check in checks if check.note), ""),
         seconds=sum(check.seconds for _, check in checks),
     )
+    return {"accuracy": outcome}
 
 
 class NodeShare(_Value):

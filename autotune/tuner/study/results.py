@@ -85,8 +85,9 @@ def parse_rows(path: Path, content: bytes) -> Rows:
         try:
             launches.append(launch_of(json.loads(line, parse_int=_whole)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            problem = f"not a launch of a study ({_reason(error)}); remove the line to continue without it"
-            torn = MalformedFile(path, problem, number)
+            problem = f"not a launch of a study ({_reason(error)})"
+            way_out = "remove the line to continue without it"
+            torn = MalformedFile(path, f"{problem}; {way_out}", number)
             # A row that a crash cut off may hold line breaks; no other row stands behind it.
             if any(map(_is_object, lines[number:])):
                 raise torn from None
@@ -169,8 +170,9 @@ class Results:
         with self._path.open("ab") as file:
             if file.tell() > self._size:
                 raise CannotGoOn(
-                    f"another process has written to {self._path}; launch {launch.trial.number} is not stored: look "
-                    "for a second tuner of this study on other machines that share the folder."
+                    f"another process has written to {self._path}; launch {launch.trial.number} is "
+                    "not stored: look for a second tuner of this study on other machines that "
+                    "share the folder."
                 )
             row = json.dumps(row_of(launch), separators=(",", ":"), allow_nan=False)
             file.write(row.encode() + b"\n")
@@ -203,8 +205,9 @@ class Lock:
         except OSError as error:
             self._file.close()
             raise BadInput(
-                f"the file system of {folder} has no locks ({error.strerror}), so a second tuner of the study "
-                "cannot be excluded; choose a --home on a local disk, or mount the file system with locks"
+                f"the file system of {folder} has no locks ({error.strerror}), so a second tuner "
+                "of the study cannot be excluded; choose a --home on a local disk, or mount the "
+                "file system with locks"
             ) from None
         try:
             # Write without the buffer, which would be written again when it is closed.

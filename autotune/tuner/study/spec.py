@@ -96,8 +96,8 @@ class StudySpec(_Value):
             launches the same.
         notes: sentences on how the options were read, shown with the result.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
-        screened: engines of which launches may have random weights, see `autotune.tuner.search.screen`;
-            empty: none.
+        screened: engines whose launches may have random weights, see
+            `autotune.tuner.search.screen`; empty: none.
         verifies: predictions to be measured: the only candidates are their commands; None: a
             search.
         calibration: the simulator's coefficients, where they are not the packaged ones: the file's
@@ -281,8 +281,8 @@ def check_study_name(name: str) -> str:
     """Return a name that is one folder below the studies' folder; raises `BadInput` otherwise."""
     if not _STUDY_NAME.fullmatch(name) or ".." in name:
         raise BadInput(
-            f"study name {name!r} is not usable as a folder name: use letters, digits, '.', '_' and '-', "
-            "beginning with a letter or digit, at most 100 characters"
+            f"study name {name!r} is not usable as a folder name: use letters, digits, '.', '_' "
+            "and '-', beginning with a letter or digit, at most 100 characters"
         )
     return name
 
@@ -302,8 +302,9 @@ def check_executor(name: str) -> str:
     host, _, port = address.rpartition(":")
     if colon and ("//" in address or not host or not (port.isdecimal() and 0 < int(port) < 2**16)):
         raise BadInput(
-            f"--executor {name}: the address is HOST:PORT of the cluster's head node, as `ray start --head` prints it, "
-            "e.g. ray:10.0.0.1:6379; run autotune on one of the cluster's machines"
+            f"--executor {name}: the address is HOST:PORT of the cluster's head node, as `ray "
+            "start --head` prints it, e.g. ray:10.0.0.1:6379; run autotune on one of the cluster's "
+            "machines"
         )
     return name
 
