@@ -194,9 +194,8 @@ class RecordedTable(Backend):
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         table = self.table(spec.table_sha256, library)
-        known = known_engines(
-            spec, {name: table.version_of(name) for name in table.engines}, library
-        )
+        versions = {name: table.version_of(name) for name in table.engines}
+        known = known_engines(spec, versions, library)
         commands = {row.configuration: row.command for row in table.rows if row.command is not None}
         candidates = candidates_of(spec, table, known, library)
         if table.of_study and any(row.evidence and row.evidence.predicted for row in table.rows):
@@ -306,9 +305,10 @@ def candidates_of(
     spec: StudySpec, table: Table, known: KnownEngines, library: Library
 ) -> CandidateSet:
     """Return the rows to try, each configuration once, and the baseline; raises `BadInput`."""
-    remaining = _remaining(table, [choice.name for choice in spec.engines], spec.pins)
+    engines = [choice.name for choice in spec.engines]
+    remaining = _remaining(table, engines, spec.pins)
     if spec.baseline is None:
-        baseline = _closest_to_defaults(remaining, [choice.name for choice in spec.engines], known)
+        baseline = _closest_to_defaults(remaining, engines, known)
     else:
         baseline = named_row(table, spec.baseline, library, remaining)
     # One that the user named may be a row that is not searched.
@@ -515,13 +515,10 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
     """Return the engine's command; raises one of `_NO_COMMAND` if there is none."""
     card = kind.card
     values = card.in_own_words(configuration.knobs)
-    options = {
-        name: value for name, value in values.items() if name not in card.knobs and name != VERSION
-    }
-    set_knobs = {name: value for name, value in values.items() if name in card.knobs}
-    for name, value in set_knobs.items():
-        if (reason := card.knobs[name].refuses(value)) is not None:
-            raise BadInput(f"{name}={value}: {reason}")
+    options = {name: value for name, value in values.items() if name != VERSION}
+    set_knobs = {name: options.pop(name) for name in values if name in card.knobs}
+    if any(card.knobs[name].refuses(value) for name, value in set_knobs.items()):
+        raise BadInput("the engine refuses a value of the row")
     # A knob that the row does not set is not on the command line, even if the engine's defaults on
     # a whole node would set it.
     scope = context.scope(set_knobs)
@@ -579,12 +576,10 @@ class RecordedBundle(RecordedTable):
         """Return a table's backend if the file is no bundle; for an unreadable one, reading it
         gives the error."""
         table = RecordedTable.of(on)
-        try:
-            with table.path.open("rb") as file:
-                is_bundle = file.read(len(BEGINNING)) == BEGINNING
-        except OSError:
-            return table
-        return cls(table.on) if is_bundle else table
+        with suppress(OSError), table.path.open("rb") as file:
+            if file.read(len(BEGINNING)) == BEGINNING:
+                return cls(table.on)
+        return table
 
     def answer(self, spec: StudySpec, library: Library, trial: Trial) -> TrialResult:
         """Answer the launch of a number by the recorded launch of that number.
@@ -620,21 +615,19 @@ class RecordedBundle(RecordedTable):
         return _bundle(self.path, content)
 
     def whole_spec(self, options: RunOptions, library: Library) -> StudySpec:
-        if given := options.needing("launch", "search"):
+        if refused := options.needing("launch", "search"):
             raise BadInput(
-                f"{' and '.join(given)}: a bundle's launches are replayed in their order, without a launch or a "
-                "search; remove the option, or give the study's results.jsonl as a table"
+                f"{' and '.join(refused)}: a bundle's launches are replayed in their order, without "
+                "a launch or a search; remove the option, or give the study's results.jsonl as a "
+                "table"
             )
         bundle = self.bundle()
         taken = bundle.spec
         _check_same(options, taken, library)
         own = {name: getattr(options, name) for name in _OWN if options.says(name)}
-        # Weights of the bundle go with its workloads.
-        own |= (
-            {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}}
-            if options.workloads
-            else {}
-        )
+        if options.workloads:
+            # Weights of the bundle go with its workloads.
+            own |= {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}}
         goals = with_goals(taken.model_copy(update={**own, "notes": ()}), options)
         spec = goals.model_copy(
             update={
@@ -642,9 +635,11 @@ class RecordedBundle(RecordedTable):
                 "table_sha256": digest(self.path),
                 "allow": tuple(dict.fromkeys(options.allow)) or taken.allow,
                 "notes": (*taken.notes, *goals.notes, _note(bundle)),
-                # What belongs to the machine on which it ran.
-                **{"executor": "local", "sampler": "gp", "sources": ()},
-                **{"api_key_env": None, "api_key_file": None, "hf_token_file": None},
+                # Settings of the machine on which it ran.
+                "executor": "local",
+                "sampler": "gp",
+                "sources": (),
+                **dict.fromkeys(("api_key_env", "api_key_file", "hf_token_file")),
                 "space": str(options.space.resolve()) if options.space else None,
             }
         )
@@ -658,32 +653,21 @@ class RecordedBundle(RecordedTable):
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         bundle = self.bundle(spec.table_sha256)
-        known = known_engines(
-            spec, {one.engine: one.engine_version for one in bundle.known.items}, library
-        )
+        versions = {one.engine: one.engine_version for one in bundle.known.items}
+        known = known_engines(spec, versions, library)
         candidates = candidates_for(bundle, spec, library)
-        if {
-            one.engine for one in bundle.known.items
-        } <= known.keys() and not candidates.as_they_are:
+        if versions.keys() <= known.keys() and not candidates.as_they_are:
             candidates = replace(
                 candidates, without=lambda one: _space(spec, *known[one.engine]).without(one)
             )
         recorded = bundle.launches_for(spec)
-        if not bundle.spec.keeps_unread and any(
-            launch.result.origin.predicted for launch in recorded
-        ):
+        predicted = any(launch.result.origin.predicted for launch in recorded)
+        if predicted and not bundle.spec.keeps_unread:
             candidates = _with_unseen(spec, candidates, known)
-        return OwnCandidates(
-            candidates,
-            known,
-            partial(
-                command_of,
-                {launch.trial.configuration: launch.trial.command for launch in recorded},
-                known,
-            ),
-            bundle.known.excluded,
-            recorded,
-        )
+        commands = {launch.trial.configuration: launch.trial.command for launch in recorded}
+        command_of_candidate = partial(command_of, commands, known)
+        excluded = bundle.known.excluded
+        return OwnCandidates(candidates, known, command_of_candidate, excluded, recorded)
 
     def conclusion(self, spec: StudySpec, recommendation: Recommendation) -> str:
         return self.bundle(spec.table_sha256).agreement(recommendation)
