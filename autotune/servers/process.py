@@ -136,24 +136,26 @@ class WatchdogClient:
         return rest
 
     def _send(self, message: Mapping[str, object]) -> None:
-        assert self._helper.stdin is not None
+        stdin = self._helper.stdin
+        assert stdin is not None
         try:
-            self._helper.stdin.write(json.dumps(message).encode() + b"\n")
-            self._helper.stdin.flush()
+            stdin.write(json.dumps(message).encode() + b"\n")
+            stdin.flush()
         except BrokenPipeError:
             self.lost = True
 
     def _collect(self) -> None:
         """Release the watchdog; when its pipe closes, it ends all remaining processes."""
-        for pipe in (self._helper.stdin, self._helper.stdout):
+        helper = self._helper
+        for pipe in (helper.stdin, helper.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
         try:
-            self._helper.wait(_MARGIN_S)
+            helper.wait(_MARGIN_S)
         except subprocess.TimeoutExpired:
-            self._helper.kill()
-            self._helper.wait()
+            helper.kill()
+            helper.wait()
 
 
 class ProcessServer(Server):

@@ -173,13 +173,14 @@ class Clock:
     def problem(self, progress: int) -> str:
         """Describe the exceeded time limit, after the server's title; empty for none."""
         now = time.monotonic()
+        limits = self._timeouts
         if progress != self._seen:
             self._seen = progress
             self._last_progress = now
-        if now - self._began > self._timeouts.total_s:
-            return f"was not ready after {self._timeouts.total_s:g} s"
-        if now - self._last_progress > self._timeouts.silence_s:
-            return f"printed nothing for {self._timeouts.silence_s:g} s and was not ready"
+        if now - self._began > limits.total_s:
+            return f"was not ready after {limits.total_s:g} s"
+        if now - self._last_progress > limits.silence_s:
+            return f"printed nothing for {limits.silence_s:g} s and was not ready"
         return ""
 
     def left_s(self) -> float:

@@ -119,12 +119,13 @@ class Watchdog:
 
     def run(self) -> None:
         """Start the server, watch it, end it, and report to the tuner."""
-        if os.getppid() != self._request.tuner:
+        request = self._request
+        if os.getppid() != request.tuner:
             return
         try:
-            self._leader = _start(self._request)
+            self._leader = _start(request)
         except OSError as error:
-            remove_temporary(self._request)
+            remove_temporary(request)
             _tell(refused=error.strerror or str(error))
             return
         _tell(started=self._leader)
@@ -134,16 +135,17 @@ class Watchdog:
             self._look()
         report = self._end()
         # First, as TMPDIR may lie in /dev/shm, too.
-        remove_temporary(self._request)
-        append_line(Path(self._request.log), kept_line(self._shared_memory.remove()))
+        remove_temporary(request)
+        append_line(Path(request.log), kept_line(self._shared_memory.remove()))
         # What has ended, the first process too: not every init collects it for us at once.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        finish_log(self._request)
+        finish_log(request)
         _tell(ended=asdict(report))
 
     def _end(self) -> StopReport:
+        request = self._request
         asked = self._stop or {}
         terminate_s = (
             _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
@@ -153,13 +155,11 @@ class Watchdog:
         self._look_at_memory()
         kill_s = float(asked.get("kill_s", _KILL_S))
         report = end(members.alive, terminate_s, kill_s, self._pause)
-        if not self._request.docker:
+        if not request.docker:
             return report
         # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on
         # SIGKILL.
-        left = remove_container(
-            self._request.docker, self._request.marker, self._request.env, by_itself, kill_s
-        )
+        left = remove_container(request.docker, request.marker, request.env, by_itself, kill_s)
         return replace(report, survivors=(*report.survivors, *left))
 
     def _look(self) -> None:

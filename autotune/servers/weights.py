@@ -67,20 +67,14 @@ def _missing_of(
     path = Path(command.model)
     place = command.args.get("download_dir")
     load_format = command.config.get("load_format") or command.args.get("load_format") or "auto"
-    if any(name.endswith("_USE_MODELSCOPE") for name in environment) or str(
-        load_format
-    ).lower() not in ("auto", "safetensors"):
+    if any(name.endswith("_USE_MODELSCOPE") for name in environment):
+        return ""
+    if str(load_format).lower() not in ("auto", "safetensors"):
         return ""
     fetch = [_downloader(installed), "download"]
     if path.is_dir():
-        named = next(
-            (
-                n
-                for n in (model.id, *model.aliases)
-                if MODEL_ID.fullmatch(n) and not Path(n).exists()
-            ),
-            "",
-        )
+        ids = [name for name in (model.id, *model.aliases) if MODEL_ID.fullmatch(name)]
+        named = next((name for name in ids if not Path(name).exists()), "")
         return _lacking([path], path, model, named, [*fetch, named, f"--local-dir={path}"])
     if path.exists() or not MODEL_ID.fullmatch(command.model) or (place and contained):
         return ""
@@ -111,17 +105,16 @@ def _lacking(
     if not lacking:
         return ""
     gb = model.weights_gb * len(lacking) / count
-    some = (
-        f"{len(lacking)} of {count} files are missing ({lacking[0]} …)"
-        if lacking[0]
-        else "none of them exist"
+    some = "none of them exist"
+    if lacking[0]:
+        some = f"{len(lacking)} of {count} files are missing ({lacking[0]} …)"
+    problem = (
+        f"the weights of {model_id or model.id} are not complete in {place}: {some}, about "
+        f"{gb:,.1f} GB"
     )
-    what = f"the weights of {model_id or model.id} are not complete in {place}: {some}, about {gb:,.1f} GB"
-    return (
-        f"{what}; fetch them there first:\n{shlex.join(fetch)}"
-        if model_id
-        else f"{what}; put them there"
-    )
+    if not model_id:
+        return f"{problem}; put them there"
+    return f"{problem}; fetch them there first:\n{shlex.join(fetch)}"
 
 
 def missing_shards(folder: Path) -> tuple[list[str], int]:
@@ -157,10 +150,13 @@ def _series(name: str) -> set[str]:
 def _downloader(installed: Collection[InstalledEngine]) -> str:
     """Return the Hub's command on the PATH, else next to an engine; ``hf``, or its name before
     0.34."""
-    beside = [os.path.dirname(one.program[0]) for one in installed if os.path.isabs(one.program[0])]
+    programs = [one.program[0] for one in installed]
+    beside = [os.path.dirname(program) for program in programs if os.path.isabs(program)]
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *beside])
-    name = next((name for name in ("hf", "huggingface-cli") if shutil.which(name, path=path)), "hf")
-    return name if shutil.which(name) else shutil.which(name, path=path) or name
+    for name in ("hf", "huggingface-cli"):
+        if found := shutil.which(name, path=path):
+            return name if shutil.which(name) else found
+    return "hf"
 
 
 def hub_folder(environment: Environment) -> Path:

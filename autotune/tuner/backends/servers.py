@@ -176,7 +176,7 @@ def compare_reported(
     # A server of somebody else's knows nothing of the command.
     all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
     document = {
-        "engine": trial.configuration.engine,
+        "engine": asked.engine,
         "engine_version": trial.engine_version,
         **asdict(resolved),
         "asked_fingerprint": asked.fingerprint,
@@ -276,14 +276,15 @@ class Launched:
         # Over all tries; the waits between them count as ``launch``.
         times_s = dict.fromkeys(PHASES, 0.0)
         kind = engine(trial.configuration.engine, self.library)
-        node = self.node or node_of(self.spec)
+        spec = self.spec
+        node = self.node or node_of(spec)
         launches = self.backend.launches
         waits_s = self.waits_s if launches else ()
         for i, wait_s in enumerate((*waits_s, None)):
             unfit = node.unfit(self.folder) if launches else None
             # Weights of this machine were checked before the first launch.
-            if launches and unfit is None and not is_local(self.spec.executor):
-                unfit = weights_failure(trial, kind, self.spec)
+            if launches and unfit is None and not is_local(spec.executor):
+                unfit = weights_failure(trial, kind, spec)
             result = self._failed(unfit) if unfit else self._launch(trial, kind, node, times_s)
             failure = result.failure
             if (
@@ -300,11 +301,11 @@ class Launched:
             with measured(times_s, "launch"):
                 self.pause(wait_s)
         if failure is not None and launches and not result.quarantine:
-            self._check_prospects(trial, result, unfit or weights_failure(trial, kind, self.spec))
+            self._check_prospects(trial, result, unfit or weights_failure(trial, kind, spec))
         return replace(
             result,
             times_s=times_s,
-            gpus=self.spec.gpus,
+            gpus=spec.gpus,
             node=platform.node(),
             started_at=started_at,
         )

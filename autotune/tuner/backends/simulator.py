@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from autotune.base.evidence import Evidence
-from autotune.engines.command import Resolved
 from autotune.engines.engine import Engine
-from autotune.engines.failure import Failure
 from autotune.engines.library import LOCAL, Library
 from autotune.engines.registry import engine
 from autotune.engines.report_back import compare
@@ -50,7 +47,7 @@ class Simulator(Backend):
     form = "simulator"
     evidence = Evidence.SIMULATED
     noise_by_default = 0.03
-    # What is open after the first look is decided by the figures, which takes a third of the time.
+    # Loads that are open after the first look are decided by their figures, in a third of the time.
     # ``docs/load-search.md`` says how far that is off.
     looks = 1
     confirms = False
@@ -103,44 +100,38 @@ class Simulated:
         factor = noise_factor(spec, trial)
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
-        failure: Failure | None = None
         for load in loads:
-            there = resolved if load.workload.has_text else resolved.running()
-            came, load_s = simulate(there, load, spec.request_limits, factor)
-            times_s["ready"], failure = came.startup_s, came.failure
-            if failure is not None:
+            running = resolved if load.workload.has_text else resolved.running()
+            outcome, load_s = simulate(running, load, spec.request_limits, factor)
+            times_s["ready"] = outcome.startup_s
+            if outcome.failure is not None:
                 break
             times_s["load"] += load_s
-            load.add(metrics, came.metrics)
-        ran: Resolved | None = None
-        if failure is None:
-            # Arguments that are passed through may make it run another configuration.
-            ran = compare(kind, trial.configuration, context, trial.command, resolved.effective)
-            ran = replace(ran, source="the simulated engine")
-        return TrialResult(
-            state=State.FAILED if failure else State.COMPLETE,
-            evidence=Evidence.SIMULATED,
-            failure=failure,
-            metrics={} if failure else metrics,
+            load.add(metrics, outcome.metrics)
+        result = TrialResult(
+            State.FAILED,
+            Evidence.SIMULATED,
+            outcome.failure,
             times_s=times_s,
             gpus=spec.gpus,
             node=f"simulated-{spec.hardware.name}",
             started_at=started_at,
-            resolved=ran,
             speculation=speculation and speculation.with_acceptance(metrics),
-            **({} if failure else _served(resolved)),
         )
-
-
-def _served(resolved: ResolvedCommand) -> dict[str, Any]:
-    """Return a result's fields about the longest request of a simulated server, from its memory
-    plan."""
-    plan = plan_memory(SimulatedServer(resolved.setup))
-    return {
-        "kv_cache_tokens": plan.capacity_tokens,
-        "longest_request_tokens": plan.longest_request_tokens,
-        "odds_of_starting": plan.fit_probability,
-    }
+        if outcome.failure is not None:
+            return result
+        # Arguments that are passed through may make it run another configuration.
+        ran = compare(kind, trial.configuration, context, trial.command, resolved.effective)
+        plan = plan_memory(SimulatedServer(resolved.setup))
+        return replace(
+            result,
+            state=State.COMPLETE,
+            metrics=metrics,
+            resolved=replace(ran, source="the simulated engine"),
+            kv_cache_tokens=plan.capacity_tokens,
+            longest_request_tokens=plan.longest_request_tokens,
+            odds_of_starting=plan.fit_probability,
+        )
 
 
 def simulate(

@@ -136,7 +136,7 @@ def test_nobody_else_asks_where_trials_run() -> None:
     }
     assert {name for name in asking if not name.startswith("tuner/backends/")} == {
         "tuner/prepare/build_spec.py",
-        "verify.py",
+        "tuner/verify.py",
         "outputs/report/outcome.py",
     }
 

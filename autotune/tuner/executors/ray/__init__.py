@@ -465,17 +465,19 @@ class RayExecutor(Executor):
             return
         self._forget(task)
         outcome = event.outcome
+        trial = task.trial
+        node = task.node.name
         if isinstance(outcome, Bug):
-            raise outcome.error(task.trial, task.node.name)
+            raise outcome.error(trial, node)
         if isinstance(outcome, AutotuneError):
             # Nothing can be launched there. The trial starts elsewhere, which is no further try.
-            if not self.retire(task.node.name, str(outcome)):
+            if not self.retire(node, str(outcome)):
                 raise CannotGoOn(str(outcome))
-            self._start(task.trial, task.tries, avoid=task.node.name)
+            self._start(trial, task.tries, avoid=node)
             return
-        self._losses.pop(task.node.name, None)
-        unpack(event.files, self._setup.folder / "trials" / f"{task.trial.number:04d}")
-        self._finished.append(Launch(task.trial, outcome))
+        self._losses.pop(node, None)
+        unpack(event.files, self._setup.folder / "trials" / f"{trial.number:04d}")
+        self._finished.append(Launch(trial, outcome))
 
     def _forget(self, task: Task) -> None:
         del self._running[task.key]
