@@ -96,13 +96,13 @@ def absolute_paths(argv: Sequence[str], files: Mapping[str, str]) -> tuple[str, 
 
 def _absolute(word: str) -> str:
     option, equals, value = word.partition("=")
-    # Also of adapters, name=path.
+    # Values of adapters, name=path, too.
     if equals and (word.startswith("-") or "/" in value) and not option.startswith(("{", "[")):
         return f"{option}={_absolute(value)}"
     path = Path(word)
     if word.startswith(("-", "{", "[")) or path.is_absolute() or len(word) > 1024:
         return word
-    # Not by the path's own methods, which raise for a folder that may not be looked into.
+    # Path's own methods would raise for a folder without permission.
     is_path = (("/" in word or path.suffix) and os.path.exists(word)) or os.path.isfile(
         path / "config.json"
     )
@@ -129,7 +129,7 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
-        # For its user alone: engines print the prompts that they were sent.
+        # Only its user may read it: engines print the prompts that they receive.
         os.close(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
         if log.stat().st_size:
             now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
@@ -241,12 +241,12 @@ def resolve_references(command: Command, environment: Environment) -> tuple[Comm
         values.add(environment[name])
         return f"{prefix}{environment[name]}"
 
-    given = replace(
+    resolved = replace(
         command,
         argv=tuple(map(fill, command.argv)),
         env={name: fill(value) for name, value in command.env.items()},
     )
-    return given, values | redact.secrets_in(given.argv, given.env)
+    return resolved, values | redact.secrets_in(resolved.argv, resolved.env)
 
 
 def inherited_secrets(environment: Environment) -> set[str]:

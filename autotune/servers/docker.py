@@ -82,7 +82,7 @@ class ContainerServer(ProcessServer):
         return super()._port_conflict() if self._container_pids() else None
 
     def _cause(self) -> Failure | None:
-        # Whether it has ever been there cannot be asked any more once the daemon is gone.
+        # Ask in time whether it ever ran: the daemon may be gone later.
         if self._watchdog.exit_code is None:
             self._find_first_process()
         return super()._cause()
@@ -107,14 +107,14 @@ class ContainerServer(ProcessServer):
                 f"{code}). This is not GPU memory: use less main memory, or give the machine or Docker more."
             )
             return Failure(FailureKind.OUT_OF_MEMORY, message)
-        # The shell's way to say that a signal ended it.
+        # Codes above 128 are a shell's form of signals.
         return super()._explain_exit(128 - code if 128 < code < 192 else code)
 
     def _end(self) -> StopReport:
         report = super()._end()
         request = self._request
-        # The watchdog does not know that there was a container, which a daemon that is gone for now
-        # may have left.
+        # Remove a container that the watchdog does not know of: a daemon that is gone for now may
+        # have left it.
         in_doubt = (
             self._watchdog.exit_code == DOCKER_FAILED
             and self._first_pid > 0
@@ -122,10 +122,10 @@ class ContainerServer(ProcessServer):
         )
         if self._watchdog.ended is not None and not in_doubt:
             return report
-        left = remove_container(
+        containers = remove_container(
             request.docker, request.marker, request.env, None, self._timeouts.kill_s
         )
-        return replace(report, survivors=(*report.survivors, *left))
+        return replace(report, survivors=(*report.survivors, *containers))
 
 
 @dataclass(frozen=True, slots=True)

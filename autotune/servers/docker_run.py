@@ -139,11 +139,11 @@ def in_container(
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
     mounts += [f"./{name}:{FILES_FOLDER}/{name}:ro" for name in command.files]
-    # The command's own HF_HOME is a folder of this machine, which lies elsewhere in the container.
-    # A secret by name alone, as docker takes its value from its own environment.
-    given = ((name, value) for name, value in command.env.items() if name != "HF_HOME")
-    own = [name if referenced(value) else f"{name}={value}" for name, value in given]
-    settings = [f"HF_HOME={docker.models}", *docker.variables, *own]
+    # Drop the command's own HF_HOME: that folder of this machine lies elsewhere in the container.
+    # Pass a secret by name alone: docker takes its value from its own environment.
+    variables = ((name, value) for name, value in command.env.items() if name != "HF_HOME")
+    options_of_env = [name if referenced(value) else f"{name}={value}" for name, value in variables]
+    settings = [f"HF_HOME={docker.models}", *docker.variables, *options_of_env]
     place = ["--workdir", FILES_FOLDER] if command.files else []
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     named = [("--volume", mount) for mount in mounts] + [
@@ -306,9 +306,9 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
     version = told_version(done.stdout)
     if version is None:
         why = _last_line(done.stderr) or f"exit code {done.returncode}"
-        wanted = " or ".join(distributions)
+        packages = " or ".join(distributions)
         raise BadInput(
-            f"--image {image}: its tag names no version, and its {wanted} version is unknown ({why}); "
+            f"--image {image}: its tag names no version, and its {packages} version is unknown ({why}); "
             "use a tag that names the version"
         )
     return version.partition("+")[0]

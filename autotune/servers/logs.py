@@ -120,7 +120,7 @@ class Progress:
     def __call__(self) -> int:
         with suppress(OSError), self._path.open("rb") as stream:
             size = stream.seek(0, 2)
-            # Nobody reads as fast as a server may print; so much is progress, whatever is in it.
+            # Skip bytes that come too fast to be read: so many are progress, whatever they say.
             unread = max(0, size - self._read - END_BYTES)
             self._read += unread
             self._bytes += unread

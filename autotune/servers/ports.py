@@ -47,8 +47,8 @@ def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) 
     """Lease the first free port, and others at fixed distances; raises `NoFreePort` for none."""
     distances = (0, *besides)
     if ports is None:
-        # The system's randomness: tuners started together with one seed must not queue for the same
-        # ports.
+        # Use the system's randomness: tuners started together with one seed must not queue for the
+        # same ports.
         start = random.SystemRandom().randrange(len(RANGE))
         ports = [*RANGE[start:], *RANGE[:start]]
     candidates = list(ports)
@@ -102,7 +102,7 @@ def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
     a foreign one would be taken for the server's.
     """
     listening = _listening(port)
-    # Asked for afterwards: a worker that began to listen in between is among them.
+    # Ask for the members afterwards: a worker that began to listen in between is among them.
     for pid in members():
         folder = f"/proc/{pid}/fd"
         try:

@@ -69,7 +69,7 @@ class WatchdogClient:
         self.leader = 0
         self.exit_code: int | None = None
         self.ended: StopReport | None = None
-        # What would go wrong in the helper stands in the server's log. It starts from this very
+        # Errors of the helper go to the server's log. It starts from this very
         # package, and without `site`, which it does not need.
         with Path(request.log).open("ab") as stream:
             self._helper = subprocess.Popen(
@@ -354,12 +354,12 @@ def among_visible(own: Environment) -> dict[str, str]:
     chosen = visible()
     if chosen is None or not own:
         return dict(own)
-    variable, seen = chosen
+    variable, gpus = chosen
     (numbers,) = own.values()
     places = [int(number) for number in numbers.split(",")]
-    if max(places) >= len(seen):
+    if max(places) >= len(gpus):
         raise BadInput(
-            f"{variable}={os.environ[variable]} shows {len(seen)} GPUs, "
+            f"{variable}={os.environ[variable]} shows {len(gpus)} GPUs, "
             f"but GPU {max(places)} is needed"
         )
-    return {variable: ",".join(seen[place] for place in places)}
+    return {variable: ",".join(gpus[place] for place in places)}

@@ -153,25 +153,25 @@ def end(
     for grace."""
     began = time.monotonic()
     signals: list[str] = []
-    left = alive()
+    living = alive()
     for number, limit_s in ((signal.SIGTERM, terminate_s), (signal.SIGKILL, kill_s)):
-        if not left:
+        if not living:
             break
         signals.append(number.name)
         deadline = time.monotonic() + limit_s
         signalled: set[int] = set()
-        while left:
-            for process in left:
+        while living:
+            for process in living:
                 if process.pid not in signalled:
                     signalled.add(process.pid)
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(process.pid, number)
             hurry = pause(_POLL_S)
-            left = alive()
+            living = alive()
             if time.monotonic() >= deadline or (hurry and number is signal.SIGTERM):
                 break
     return StopReport(
-        time.monotonic() - began, tuple(signals), tuple(str(process) for process in left)
+        time.monotonic() - began, tuple(signals), tuple(str(process) for process in living)
     )
 
 
@@ -185,17 +185,17 @@ def remove_container(
     """
     deadline = time.monotonic() + limit_s
     listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={marker}"]
-    # What has ended by itself has no request under way.
+    # A docker command that ended by itself has no request under way.
     was_empty = exit_code is not None
-    seen = False
+    was_listed = False
     while True:
         listed = run_program([docker, *listing], max(1.0, deadline - time.monotonic()), environment)
         ids = None if listed.returncode else listed.stdout.split()
         if ids == [] and was_empty:
             return ()
-        seen = seen or bool(ids)
+        was_listed = was_listed or bool(ids)
         if time.monotonic() >= deadline:
-            if ids is None and exit_code == DOCKER_FAILED and not seen:
+            if ids is None and exit_code == DOCKER_FAILED and not was_listed:
                 return ()  # A daemon that has not answered for so long did not answer at the start either.
             names = (f"container {identity[:12]}" for identity in ids or ())
             return ("its container (Docker does not answer)",) if ids is None else tuple(names)

@@ -137,7 +137,7 @@ class Watchdog:
         # First, as TMPDIR may lie in /dev/shm, too.
         remove_temporary(request)
         append_line(Path(request.log), kept_line(self._shared_memory.remove()))
-        # What has ended, the first process too: not every init collects it for us at once.
+        # Collect all ended processes, the first one too: not every init does so at once.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -146,21 +146,25 @@ class Watchdog:
 
     def _end(self) -> StopReport:
         request = self._request
-        asked = self._stop or {}
+        limits = self._stop or {}
         terminate_s = (
-            _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
+            _ORPHAN_GRACE_S
+            if self._abandoned
+            else float(limits.get("terminate_s", _ORPHAN_GRACE_S))
         )
         members = self._members()
         by_itself = self._exit_code
         self._look_at_memory()
-        kill_s = float(asked.get("kill_s", _KILL_S))
+        kill_s = float(limits.get("kill_s", _KILL_S))
         report = end(members.alive, terminate_s, kill_s, self._pause)
         if not request.docker:
             return report
         # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on
         # SIGKILL.
-        left = remove_container(request.docker, request.marker, request.env, by_itself, kill_s)
-        return replace(report, survivors=(*report.survivors, *left))
+        containers = remove_container(
+            request.docker, request.marker, request.env, by_itself, kill_s
+        )
+        return replace(report, survivors=(*report.survivors, *containers))
 
     def _look(self) -> None:
         """Record the server's shared memory: after its death the owner is unknown."""
@@ -229,15 +233,15 @@ def _start(request: Request) -> int:
     """Start the server's first process in its own session; raises ``OSError``."""
 
     def before_exec() -> None:
-        # What the watchdog ignores, the server must not: ignored signals outlive exec.
+        # Restore the signals that the watchdog ignores: ignored ones outlive exec.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         # Login shells allow 1024, and trtllm-serve raises no limit of its own: a thousand streams
         # would be too many.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        open_files = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < open_files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
         die_with_parent()
 
     adopt_orphans()

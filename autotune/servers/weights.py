@@ -125,14 +125,14 @@ def missing_shards(folder: Path) -> tuple[list[str], int]:
     without a name.
     """
     files = (path for path in folder.glob("*") if path.suffix in _SUFFIXES and os.path.exists(path))
-    there = {path.name for path in files if path.stat().st_size > _POINTER_BYTES}
+    complete = {path.name for path in files if path.stat().st_size > _POINTER_BYTES}
     listed = [set[str]()]
     for index in folder.glob("*.index.json"):
         with suppress(OSError, ValueError, KeyError, AttributeError):
             listed.append(set(json.loads(index.read_bytes())["weight_map"].values()))
-    formats = [names for names in (*listed, *map(_series, there.difference(*listed))) if names]
+    formats = [names for names in (*listed, *map(_series, complete.difference(*listed))) if names]
     return min(
-        ((sorted(n - there), len(n)) for n in formats),
+        ((sorted(n - complete), len(n)) for n in formats),
         key=lambda one: len(one[0]),
         default=([""], 1),
     )

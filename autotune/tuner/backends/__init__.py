@@ -321,7 +321,7 @@ class Backend(ABC):
         """Fetch the requirements of launches before the first one, e.g. container images; raises
         `BadInput`."""
 
-    # What is said.
+    # Sentences about the backend.
 
     def announcement(
         self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None

@@ -220,7 +220,7 @@ def _describe_table(options: RunOptions, table: Table, workload: str) -> Iterato
         f"{len(table.rows)} rows of {len(table.repeats)} configurations, {failed} of them failed"
     )
     metrics = tuple(dict.fromkeys(name for names in table.metrics.values() for name in names))
-    # So that a misspelt metric is seen to be taken for a knob.
+    # List them, so that a misspelt metric is seen among the knobs.
     columns = (
         f"knobs: {shortened(table.columns) or 'none'}; metrics: {shortened(metrics) or 'none'}"
     )
@@ -240,43 +240,47 @@ def _translated_values(table: Table, library: Library) -> Iterator[str]:
     cells = dict.fromkeys(
         (c.engine, *cell) for c in table.configurations for cell in c.knobs.items()
     )
-    taken = list[str]()
+    renamed = list[str]()
     unknown = dict[str, None]()
     for name, column, value in cells:
         with suppress(UnknownName):
             card = library.engine(name)
-            means = card.in_own_words({column: value}).get(column)
+            value_of_card = card.in_own_words({column: value}).get(column)
             knob = card.knobs.get(column)
-            here = f"{name}'s {column}"
-            if means is not None and column != VERSION and (knob is None or knob.refuses(means)):
-                unknown[here if knob is None else f"{here} {cell_text(value)}"] = None
-            elif means != value != AUTO:
-                taken.append(
-                    f"{here} {cell_text(value)} is {'not set' if means is None else cell_text(means)}"
+            cell = f"{name}'s {column}"
+            if (
+                value_of_card is not None
+                and column != VERSION
+                and (knob is None or knob.refuses(value_of_card))
+            ):
+                unknown[cell if knob is None else f"{cell} {cell_text(value)}"] = None
+            elif value_of_card != value != AUTO:
+                renamed.append(
+                    f"{cell} {cell_text(value)} is {'not set' if value_of_card is None else cell_text(value_of_card)}"
                 )
-    if taken:
-        yield f"{table.path}: in the engines' cards {shortened(taken)}"
+    if renamed:
+        yield f"{table.path}: in the engines' cards {shortened(renamed)}"
     if unknown:
         yield f"{table.path}: no prediction, because the engines' cards lack it: {shortened([*unknown])}"
 
 
 def parse_setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
     """Parse ``column=value``; raises `BadInput` unless a row of the table has it."""
-    name, equals, wanted = (part.strip() for part in text.partition("="))
+    name, equals, typed_text = (part.strip() for part in text.partition("="))
     if not equals or not name:
         raise BadInput(f"{option} {text!r}: write column=value")
     if name not in (ENGINE, *table.columns):
         raise UnknownName(
             "column", name, (ENGINE, *table.columns), f"They are those of {table.path}."
         )
-    wanted = engine_name(wanted, library) if name == ENGINE else wanted
+    typed_text = engine_name(typed_text, library) if name == ENGINE else typed_text
     values = dict.fromkeys(value_at(configuration, name) for configuration in table.configurations)
-    equal = [value for value in values if wanted == ("" if value is None else cell_text(value))]
-    # 8.0 and TRUE are not how we write them, but what somebody may type.
-    typed = parse_value(wanted)
-    lower = wanted.lower()
+    equal = [value for value in values if typed_text == ("" if value is None else cell_text(value))]
+    # Accept 8.0 and TRUE, too, which somebody may type.
+    parsed = parse_value(typed_text)
+    lower = typed_text.lower()
     equal = equal or [
-        v for v in values if same_value(v, typed) or (isinstance(v, str) and v.lower() == lower)
+        v for v in values if same_value(v, parsed) or (isinstance(v, str) and v.lower() == lower)
     ]
     if not equal:
         raise BadInput(
@@ -311,7 +315,7 @@ def candidates_of(
         baseline = _closest_to_defaults(remaining, engines, known)
     else:
         baseline = named_row(table, spec.baseline, library, remaining)
-    # One that the user named may be a row that is not searched.
+    # The user may name a row that is not searched.
     listed = remaining if any(c is baseline for c in remaining) else [*remaining, baseline]
     _check_metrics(spec, table, listed)
     items = tuple(Candidate(c, table.repeats[table.key(c)][0].engine_version) for c in listed)
@@ -406,10 +410,10 @@ def named_row(
         raise BadInput(
             f"--baseline {text!r}: on a replay file the baseline is a row of it: write {_FORM}"
         )
-    wanted = dict(parse_setting(table, part, "--baseline", library) for part in parts)
-    chosen, missing = _with_values(remaining or table.configurations, wanted)
+    settings = dict(parse_setting(table, part, "--baseline", library) for part in parts)
+    chosen, missing = _with_values(remaining or table.configurations, settings)
     if missing is not None:
-        chosen, missing = _with_values(table.configurations, wanted)
+        chosen, missing = _with_values(table.configurations, settings)
     if missing is not None:
         instead = f"with the parts before it, {missing} is {_listed(value_at(c, missing) for c in chosen)}"
         raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {instead}")
@@ -713,14 +717,14 @@ def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines)
     rows = {i: one.configuration for i, one in enumerate(candidates.items)}
     spaces = dict[str, EngineSpace]()
     for name, (kind, context) in known.items():
-        mine = [one for one in rows.values() if one.engine == name]
-        space = with_unread(_space(spec, kind, context), mine)
+        of_engine = [one for one in rows.values() if one.engine == name]
+        space = with_unread(_space(spec, kind, context), of_engine)
         base = rows[candidates.baseline]
-        # A value that all have was chosen by the user, or is the engine's.
+        # A value that all rows share was chosen by the user, or is the engine's.
         space = replace(
             space,
             unread=frozenset(
-                n for n in space.unread if len({one.knobs.get(n) for one in mine}) > 1
+                n for n in space.unread if len({one.knobs.get(n) for one in of_engine}) > 1
             ),
         )
         spaces[name] = space.holding(base) if base.engine == name else space

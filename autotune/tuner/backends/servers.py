@@ -163,24 +163,24 @@ def compare_reported(
 ) -> Resolved | None:
     """Compare reported with requested knobs, and store both in the trial's folder, masked; None for
     no knob."""
-    asked = trial.configuration
-    if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
+    requested = trial.configuration
+    if not sources or not requested.knobs.keys() >= engine.card.knobs.keys():
         return None
-    told, ran = parse_reported(
-        engine, asked, context, {source.name: source.settings for source in sources}
+    told_knobs, ran = parse_reported(
+        engine, requested, context, {source.name: source.settings for source in sources}
     )
     resolved = replace(
-        compare(engine, asked, context, trial.command, ran),
+        compare(engine, requested, context, trial.command, ran),
         source=" and ".join(dict.fromkeys(source.origin for source in sources)),
     )
     # A server of somebody else's knows nothing of the command.
     all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
     document = {
-        "engine": asked.engine,
+        "engine": requested.engine,
         "engine_version": trial.engine_version,
         **asdict(resolved),
-        "asked_fingerprint": asked.fingerprint,
-        "told": told,
+        "asked_fingerprint": requested.fingerprint,
+        "told": told_knobs,
         "config": dict(ran.knobs),
         "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
     }
@@ -189,7 +189,7 @@ def compare_reported(
         folder / FILE_NAME,
         json.dumps(redact.document(document, all_secrets), indent=1, default=str) + "\n",
     )
-    return resolved if told else None
+    return resolved if told_knobs else None
 
 
 def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:
@@ -504,7 +504,7 @@ def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | No
         return None
     if (installed := spec.installed.get(kind.name)) is not None:
         kind = kind.installed(installed.program, kind.table(installed.version))
-    told = missing_for(
+    problem = missing_for(
         trial.command,
         kind,
         trial.engine_version,
@@ -512,7 +512,7 @@ def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | No
         spec.installed.values(),
         contained=backend.contained,
     )
-    return Failure(FailureKind.INFRASTRUCTURE, told, lasting=True) if told else None
+    return Failure(FailureKind.INFRASTRUCTURE, problem, lasting=True) if problem else None
 
 
 def node_of(spec: StudySpec) -> Node:
@@ -576,12 +576,11 @@ class Process(LaunchingBackend):
         return from_here(command, kind)
 
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
-        # Kernels belong to the engine that is there, not to the known version whose table stands
-        # for it.
+        # Kernels belong to the installed engine, not to the known version whose table stands in.
         installed = run.spec.installed.get(card.engine)
         command = trial.command
         version = installed.version if installed else trial.engine_version
-        # Not part of what is recommended: a person has caches of their own.
+        # Caches are no part of the recommended command: a person has caches of their own.
         caches = cache_variables(
             card.serving.caches, card.engine, version, run.spec.hardware.name, command.env
         )
@@ -604,17 +603,17 @@ class Docker(LaunchingBackend):
         hardware: HardwareCard,
         library: Library,
     ) -> dict[str, tuple[str, str]]:
-        asked = asked_images(texts, library)
+        chosen_images = asked_images(texts, library)
         for name, version in versions.items():
-            if name not in asked:
+            if name not in chosen_images:
                 card = library.engine(name)
                 known = image_of(card, hardware, version)
                 if known is None:
                     raise BadInput(f"--engine {name}=={version}: {no_image(card, hardware)}")
-                asked[name] = known.image.replace("{version}", version)
+                chosen_images[name] = known.image.replace("{version}", version)
         chosen: dict[str, tuple[str, str]] = {}
         for card in cards:
-            if image := asked.get(card.engine):
+            if image := chosen_images.get(card.engine):
                 version = version_of(image, engine(card.engine, library), hardware)
                 chosen[card.engine] = version, image
             elif newest := newest_image(card, hardware):
@@ -665,7 +664,7 @@ class Emulator(LaunchingBackend):
             n: yaml.safe_dump(d.model_dump(mode="json"), sort_keys=False)
             for n, d in documents.items()
         }
-        # As the environment that a real engine would get: `emulate` corrects what stands in front
+        # Set the environment as for a real engine: `emulate` corrects variables that stand in front
         # of a typed command.
         return replace(command, argv=argv, files={**command.files, **texts})
 
@@ -726,8 +725,7 @@ class External(ServerBackend):
             )
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
-        # Asks only whether it answers and serves the model: better now than after a study has
-        # begun.
+        # Check before the study begins that it answers and serves the model.
         server = self._connect(spec)
         known = {spec.model.architecture}
         for name in (server.model, server.root):
@@ -766,38 +764,38 @@ class External(ServerBackend):
         sources = {
             one.name: one.settings for one in reported_by(server, kind.card, context.version)
         }
-        asked = Configuration(kind.name, kind.default_knobs(context))
+        expected = Configuration(kind.name, kind.default_knobs(context))
         usual = f"the defaults of {kind.card.title} {context.version}"
         if spec.verifies is not None:
             usual = "those of the recommended command"
-            # In the words of the version that it was written for, which the server's may not know.
+            # Parse it in the version that it was written for; the server's may lack its options.
             parsed = kind.parse(
                 split_command(spec.verifies.commands[0].command), spec.engines[0].version
             )
-            asked = effective(kind.card, kind.knobs(parsed, context), context)
-        told, ran = parse_reported(kind, asked, context, sources)
-        left = list[str]()
+            expected = effective(kind.card, kind.knobs(parsed, context), context)
+        reported_knobs, ran = parse_reported(kind, expected, context, sources)
+        left_to_engine = list[str]()
         others = list[str]()
-        for name in told:
-            wanted = asked.knobs[name]
+        for name in reported_knobs:
+            wanted = expected.knobs[name]
             value = ran.knobs[name]
             setting = f"{name} {_word(value)}"
             if value == wanted:
                 continue
             if wanted in (None, "auto"):
-                left.append(setting)
+                left_to_engine.append(setting)
             else:
                 others.append(f"{setting} (not {_word(wanted)})")
-        found = f"the {len(told)} settings that it reports are {usual}"
+        sentence = f"the {len(reported_knobs)} settings that it reports are {usual}"
         if others:
-            found = f"its settings are not {usual}: {', '.join(others)}"
-        if left:
-            found += f"; where these leave it to the engine: {', '.join(left)}"
-        if not told:
-            found = f"it reports no settings, so whether they are {usual} is not checked"
+            sentence = f"its settings are not {usual}: {', '.join(others)}"
+        if left_to_engine:
+            sentence += f"; where these leave it to the engine: {', '.join(left_to_engine)}"
+        if not reported_knobs:
+            sentence = f"it reports no settings, so whether they are {usual} is not checked"
         if server.owner in library.engines and server.owner != kind.name:
-            found = f"its engine is {server.owner}, so its settings are not {usual}"
-        return [*notes, f"{self.url}: {found}"]
+            sentence = f"its engine is {server.owner}, so its settings are not {usual}"
+        return [*notes, f"{self.url}: {sentence}"]
 
     def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> ExternalServer:
         return self._connect(run.spec)

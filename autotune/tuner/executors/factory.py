@@ -18,7 +18,7 @@ from .side_by_side import SideBySideExecutor, shares_of
 _ALWAYS = {
     # No usage statistics are sent.
     "RAY_USAGE_STATS_ENABLED": "0",
-    # What Ray says of a lost node goes to stdout, which is ours; the executor says it in a line.
+    # Ray prints a lost node to stdout, which is ours; the executor reports it in a line.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
 _UNLESS_SET = {
@@ -26,7 +26,7 @@ _UNLESS_SET = {
     # state.
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
-    # As many trials may wait for their node as are submitted.
+    # Let all submitted trials wait for their node.
     "TUNE_MAX_PENDING_TRIALS_PG": "1000",
     "TUNE_WARN_THRESHOLD_S": "1000000",
     # The study loop handles interruptions.
@@ -61,7 +61,7 @@ def executor_for(
         )
     address = name.partition(":")[2] or os.environ.get("RAY_ADDRESS", "")
     address = "" if address in ("auto", "local") else address
-    # Of this machine alone only where no launch needs GPUs.
+    # Start a cluster of this machine only where no launch needs GPUs.
     own_cluster = not address and backend_of(setup.spec).evidence is not Evidence.MEASURED
     prepare_environment(own_cluster)
     try:

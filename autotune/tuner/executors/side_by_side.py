@@ -82,7 +82,7 @@ def _among_visible(indices: Sequence[int]) -> Sequence[int]:
     chosen = visible()
     if chosen is None:
         return indices
-    # Named by UUID nobody knows which GPU must be idle for which share.
+    # UUIDs do not tell which GPU must be idle for which share.
     if not all(map(str.isdecimal, chosen[1])):
         return []
     return [number for number in map(int, chosen[1]) if number in indices]
@@ -102,13 +102,13 @@ class _Worker:
     def __init__(self, setup: EvaluationSetup, share: Share) -> None:
         self.connection, theirs = Pipe()
         environment = {**os.environ, **visible_to(share, setup.spec.hardware.vendor)}
-        # Not by PYTHONPATH, which its servers would inherit.
+        # Pass the import path in the code: servers would inherit PYTHONPATH.
         code = _CHILD.format(folder=IMPORT_FOLDER)
         with theirs:
             self.process = start_python(
                 ["-c", code, str(theirs.fileno()), str(os.getpid())], [theirs.fileno()], environment
             )
-        # Whatever shows messages stays here; a worker sends them.
+        # Messages are shown here; a worker sends them.
         self.connection.send(replace(setup, notify=silent))
 
     def wait(self) -> None:
@@ -129,7 +129,7 @@ class SideBySideExecutor(Executor):
         self._alone = alone(share_name(shares[0]))
         self._shares = {self._alone: shares[0], **{share_name(share): share for share in shares}}
         """Shares by the name of the place."""
-        # At once: the control's launches are to begin together.
+        # Start all at once: the control's launches are to begin together.
         self._workers = {share: _Worker(setup, share) for share in shares}
         self._running: dict[str, Trial] = {}
         self._waiting: list[Trial] = []
@@ -164,14 +164,14 @@ class SideBySideExecutor(Executor):
     def _begin(self) -> None:
         """Start the trials that wait for a place that is free now."""
         for trial in list(self._waiting):
-            # One that is not bound may run beside others.
+            # A trial without a place may run beside others.
             known = trial.node == self._alone or trial.node in self._used
             places = [trial.node] if known else self._used or [self._alone]
             place = next(filter(self._is_free, places), None)
             if place is not None:
                 self._waiting.remove(trial)
                 self._running[place] = trial
-                # One that is gone is found out when its answer is waited for.
+                # A dead process is noticed when its answer is awaited.
                 with suppress(ConnectionError):
                     self._worker(place).connection.send(trial)
 
@@ -202,7 +202,7 @@ class SideBySideExecutor(Executor):
         if isinstance(message, Bug):
             raise message.error(trial, place)
         assert isinstance(message, AutotuneError)
-        # GPUs that somebody else took meanwhile are left to him, as long as there are others.
+        # Leave GPUs that somebody else took meanwhile, as long as there are others.
         if (
             not isinstance(message, CannotGoOn)
             or is_alone(place)
@@ -265,7 +265,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # It may have ended before the kernel was told to tell.
+    # The tuner may have ended before `die_with_parent`.
     if os.getppid() != tuner:
         return
     with (

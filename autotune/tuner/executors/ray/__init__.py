@@ -106,14 +106,14 @@ def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
     and a user only at his.
     """
     prefix = f"{kind}-{_safe(platform.node())}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        pid = left.name.removeprefix(prefix).partition("-")[0]
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        pid = folder.name.removeprefix(prefix).partition("-")[0]
         if (
             pid.isdecimal()
             and not Path(f"/proc/{pid}").exists()
-            and left.stat().st_uid == os.getuid()
+            and folder.stat().st_uid == os.getuid()
         ):
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
     # A container's files may be another user's.
     return tempfile.TemporaryDirectory(
         prefix=f"{prefix}{os.getpid()}-{_safe(name)}-", ignore_cleanup_errors=True
@@ -201,8 +201,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
             # While nothing runs Ray Tune asks for trials for minutes, and looks at no stopper.
             return Searcher.FINISHED
         try:
-            # And it sleeps for a second between two times that it asks: waited for here, a task
-            # starts at once.
+            # Wait here, as Ray Tune sleeps for a second between two questions.
             task = self.tasks.get(block=not self._keys)
         except queue.Empty:
             return None
@@ -298,7 +297,7 @@ def run_trial(
                 node=task.node.name,
                 gpu_ids=tuple(str(index) for index in ray.get_gpu_ids()),
             )
-        # Waited for: what is in the queue outlives this process.
+        # Wait until it is in the queue, where it outlives this process.
         queue.put(
             Ended(task.key, outcome, pack(setup.folder / "trials" / f"{task.trial.number:04d}"))
         )
@@ -314,13 +313,13 @@ def environment_of_ray_start() -> Iterator[None]:
     with one. And when memory is short, Linux would end the process of a trial and all below it
     first (``oom_score_adj``; ``man 5 proc``).
     """
-    given = any(
+    is_set = any(
         line.startswith(f"{_THREADS}=".encode())
         for line in Path("/proc/self/environ").read_bytes().split(b"\0")
     )
-    threads = None if given else os.environ.pop(_THREADS, None)
+    threads = None if is_set else os.environ.pop(_THREADS, None)
     score = _OOM_SCORE.read_text()
-    # Refused below what a privileged Ray has set, to one without its privilege; then it stays.
+    # Without Ray's privilege a score below Ray's is refused; then it stays.
     with contextlib.suppress(OSError):
         _OOM_SCORE.write_text(Path(f"/proc/{os.getppid()}/oom_score_adj").read_text())
     try:
@@ -406,7 +405,7 @@ class RayExecutor(Executor):
                     events,
                     key=lambda e: not (isinstance(e, Ended) and isinstance(e.outcome, TrialResult)),
                 )
-            # One after the other: what raises must not cost the results that came with it.
+            # Handle one by one: an exception must not cost the results that came with it.
             while self._events and not self._finished:
                 self._handle(self._events.pop(0))
             if not self._finished:
@@ -431,7 +430,7 @@ class RayExecutor(Executor):
             self._cluster.close()
 
     def _refresh(self) -> None:
-        # A node that is too small for some of them would be asked for what it cannot run.
+        # Leave out nodes that are too small for some candidate.
         nodes, refused = self._cluster.admitted(self._most)
         self._pool.update(nodes)
         for node, why in refused:
@@ -440,7 +439,7 @@ class RayExecutor(Executor):
     def _start(self, trial: Trial, tries: int = 1, avoid: str = "") -> None:
         spec = self._setup.spec
         gpus = gpus_of(trial.configuration, spec.gpus)
-        # No two tries have one key: Ray Tune may still report the end of an earlier one.
+        # Each try has its own key: Ray Tune may still report the end of an earlier one.
         serial = next(self._serial)
         key = f"{trial.number}.{serial}"
         node = self._pool.assign(key, gpus, trial.node, avoid)
@@ -470,7 +469,7 @@ class RayExecutor(Executor):
         if isinstance(outcome, Bug):
             raise outcome.error(trial, node)
         if isinstance(outcome, AutotuneError):
-            # Nothing can be launched there. The trial starts elsewhere, which is no further try.
+            # Start the trial elsewhere, which is no further try.
             if not self.retire(node, str(outcome)):
                 raise CannotGoOn(str(outcome))
             self._start(trial, task.tries, avoid=node)
@@ -494,7 +493,7 @@ class RayExecutor(Executor):
         if waiting:
             self._refresh()
         for task in waiting:
-            # Ray would have those wait for ever that wait for a node which is gone.
+            # Ray would let a task wait for ever for a node that is gone.
             if task.node.node_id not in self._pool.present_ids:
                 self._forget(task)
                 self._start(task.trial, task.tries, avoid=task.node.name)

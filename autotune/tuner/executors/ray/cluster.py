@@ -127,10 +127,10 @@ class Cluster:
         nodes = self.nodes()
         if not nodes:
             alive = [info for info in _node_infos() if info["Alive"]]
-            seen = "; ".join(f"{host_of(info)}: {_resources(info)}" for info in alive)
+            resources = "; ".join(f"{host_of(info)}: {_resources(info)}" for info in alive)
             name = self._spec.hardware.name
             raise BadInput(
-                f"no node of the Ray cluster has {name}: {seen}. On each such node: "
+                f"no node of the Ray cluster has {name}: {resources}. On each such node: "
                 f"ray start --address HOST:PORT --num-gpus {self._spec.hardware.gpus} --resources '{{\"{name}\": 1}}'"
             )
         largest = max(node.gpus for node in nodes)
@@ -316,10 +316,12 @@ def _join(address: str) -> None:
         )
     # Ray takes the address of an outside interface for this machine's, where a cluster on loopback
     # has none.
-    here = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
+    node_address = (
+        {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
+    )
     try:
         with _quiet():
-            _init(address=address, **here)
+            _init(address=address, **node_address)
     except _NOT_JOINED as error:
         raise _cannot_be_joined(f"at {address}", address, error) from error
 
@@ -370,7 +372,7 @@ def _init(**options: Any) -> None:
         **options,
     )
     if before is not None:
-        # Ray exits on it without a word; for us it is an interruption like any other.
+        # Ray would exit on SIGTERM without a word; here it is an interruption like any other.
         signal.signal(signal.SIGTERM, before)
 
 
