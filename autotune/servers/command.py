@@ -55,19 +55,10 @@ def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) ->
 
 def with_known_ports(card: EngineCard, flags: Collection[str]) -> EngineCard:
     """Return the options of a card for ports that a version has."""
-    return card.model_copy(
-        update={
-            "serving": card.serving.model_copy(
-                update={
-                    "port_flags": {
-                        flag: distance
-                        for flag, distance in card.serving.port_flags.items()
-                        if flag in flags
-                    }
-                }
-            )
-        }
-    )
+    ports = card.serving.port_flags
+    known = {flag: distance for flag, distance in ports.items() if flag in flags}
+    serving = card.serving.model_copy(update={"port_flags": known})
+    return card.model_copy(update={"serving": serving})
 
 
 def find_program(name: str, environment: Environment, title: str) -> str:

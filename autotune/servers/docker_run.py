@@ -80,11 +80,8 @@ class DockerCard(Entry):
 
 @cache
 def docker_card() -> DockerCard:
-    return DockerCard.model_validate(
-        yaml.safe_load(
-            files("autotune.servers").joinpath("docker.yaml").read_text(encoding="utf-8")
-        )
-    )
+    text = files("autotune.servers").joinpath("docker.yaml").read_text(encoding="utf-8")
+    return DockerCard.model_validate(yaml.safe_load(text))
 
 
 def image_of(card: EngineCard, hardware: HardwareCard, version: str) -> ContainerImage | None:
@@ -104,10 +101,10 @@ def _fitting(card: EngineCard, hardware: HardwareCard) -> list[ContainerImage]:
 
 def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | None:
     """Return the newest known version with an image, and its image; None if there is none."""
-    images = ((version, image_of(card, hardware, version)) for version in reversed(card.versions))
-    return next(
-        ((version, one.image.replace("{version}", version)) for version, one in images if one), None
-    )
+    for version in reversed(card.versions):
+        if entry := image_of(card, hardware, version):
+            return version, entry.image.replace("{version}", version)
+    return None
 
 
 def in_container(
@@ -126,33 +123,28 @@ def in_container(
     docker = docker or docker_card()
     argv = (command.argv[0], *absolute_paths(command.argv[1:], command.files))
     typed = " ".join(command.typed())
-    networks = [
-        n.options for n in docker.networks if re.search(n.when, typed) and os.path.exists(n.device)
-    ]
-    options = [
-        word
-        for several in [docker.options, docker.devices[hardware.vendor], *networks]
-        for option in several
-        for word in option
-    ]
+    options = [*docker.options, *docker.devices[hardware.vendor]]
+    for network in docker.networks:
+        if re.search(network.when, typed) and os.path.exists(network.device):
+            options += network.options
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
     mounts += [f"./{name}:{FILES_FOLDER}/{name}:ro" for name in command.files]
-    # Drop the command's own HF_HOME: that folder of this machine lies elsewhere in the container.
-    # Pass a secret by name alone: docker takes its value from its own environment.
-    variables = ((name, value) for name, value in command.env.items() if name != "HF_HOME")
-    options_of_env = [name if referenced(value) else f"{name}={value}" for name, value in variables]
-    settings = [f"HF_HOME={docker.models}", *docker.variables, *options_of_env]
-    place = ["--workdir", FILES_FOLDER] if command.files else []
-    entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
-    named = [("--volume", mount) for mount in mounts] + [
-        ("--env", setting) for setting in dict.fromkeys(settings)
-    ]
-    words = [word for option in named for word in option]
-    return replace(
-        command, argv=argv, container=(*DOCKER_RUN, *options, *words, *place, *entry, image)
-    )
+    settings = [f"HF_HOME={docker.models}", *docker.variables]
+    for name, value in command.env.items():
+        # Drop the command's own HF_HOME: that folder of this machine lies elsewhere in the
+        # container. Pass a secret by name alone: docker takes its value from its own environment.
+        if name != "HF_HOME":
+            settings.append(name if referenced(value) else f"{name}={value}")
+    options += [["--volume", mount] for mount in mounts]
+    options += [["--env", setting] for setting in dict.fromkeys(settings)]
+    if command.files:
+        options.append(["--workdir", FILES_FOLDER])
+    if not own_entrypoint(card, hardware, image):
+        options.append(["--entrypoint="])
+    words = (word for option in options for word in option)
+    return replace(command, argv=argv, container=(*DOCKER_RUN, *words, image))
 
 
 def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
@@ -181,13 +173,9 @@ def models_folder(environment: Environment) -> str:
     home folder."""
     if environment.get("HF_HOME"):
         return environment["HF_HOME"]
-    return str(
-        Path(
-            environment.get("XDG_CACHE_HOME")
-            or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
-        )
-        / "huggingface"
-    )
+    caches = environment.get("XDG_CACHE_HOME")
+    home = environment.get("HOME", "~")
+    return str(Path(caches or expanded(home, "HF_HOME") / ".cache", "huggingface"))
 
 
 def mounted_paths(argv: Sequence[str]) -> list[str]:
@@ -196,16 +184,14 @@ def mounted_paths(argv: Sequence[str]) -> list[str]:
 
     Of a snapshot in the Hugging Face cache, the model's folder: the snapshot holds links into it.
     """
-    # Not by the path's own method, which raises for a folder that may not be looked into.
-    present = [
-        path
-        for path in [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
+    named = [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
+    # The path's own method would raise for a folder without permission.
+    paths = {
+        path.parents[1] if path.parent.name == "snapshots" else path
+        for path in named
         if path.is_absolute() and os.path.exists(path)
-    ]
-    paths = sorted(
-        {str(path.parents[1] if path.parent.name == "snapshots" else path) for path in present}
-    )
-    return [path for path in paths if not any(Path(other) in Path(path).parents for other in paths)]
+    }
+    return sorted(str(path) for path in paths if paths.isdisjoint(path.parents))
 
 
 def docker_program() -> str:
