@@ -237,12 +237,8 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """Download missing images; `notify` gets Docker's lines. Raises `BadInput`."""
     check_docker()
     for image in dict.fromkeys(images):
-        if (
-            run_program(
-                [docker_program(), "image", "inspect", "--format", "{{.Id}}", image], _ANSWER_S
-            ).returncode
-            == 0
-        ):
+        inspect = [docker_program(), "image", "inspect", "--format", "{{.Id}}", image]
+        if run_program(inspect, _ANSWER_S).returncode == 0:
             continue
         notify(f"pulling {image}, which may take many minutes")
         last = ""

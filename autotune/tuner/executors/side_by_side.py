@@ -68,9 +68,9 @@ def shares_of(
         return []
     idle = []
     for share in whole:
-        problem = next((busy(gpu) for gpu in known if gpu.index in share and busy(gpu)), None)
-        if problem:
-            notify(f"{share_name(share)} are not used: {problem}")
+        problems = [problem for gpu in known if gpu.index in share and (problem := busy(gpu))]
+        if problems:
+            notify(f"{share_name(share)} are not used: {problems[0]}")
         else:
             idle.append(share)
     return idle[:most]

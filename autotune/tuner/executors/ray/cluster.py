@@ -172,12 +172,26 @@ class Cluster:
         return int(info["Resources"].get("GPU", 0)) if self._needs_gpus else 1
 
 
+def _ask_version(node: Node) -> Future[str]:
+    version: Future[str] = (
+        ray.remote(num_cpus=0, max_retries=0)(_version)
+        .options(label_selector={"ray.io/node-id": node.node_id})
+        .remote()
+        .future()
+    )
+    return version
+
+
+def _version() -> str:
+    return autotune.__version__
+
+
 class VersionCheck:
     """Admit the nodes with this autotune version. Each is checked before its first trial, also if
     it joins later."""
 
-    def __init__(self, ask: Callable[[Node], Future[str]] | None = None) -> None:
-        self._ask = ask or _ask_version
+    def __init__(self, ask: Callable[[Node], Future[str]] = _ask_version) -> None:
+        self._ask = ask
         self._answers: dict[str, tuple[Future[str], float]] = {}
         self._reported: set[str] = set()
 
@@ -194,14 +208,16 @@ class VersionCheck:
                 self._answers[node.node_id] = (self._ask(node), time.monotonic())
         if wait_for == ALL_COMPLETED or not any(map(self._is_over, nodes)):
             wait([self._answers[node.node_id][0] for node in nodes], VERSION_S, wait_for)
-        problems = {node: self._problem(node) for node in nodes if self._is_over(node)}
-        refused = [
-            (node, why)
-            for node, why in problems.items()
-            if why and node.node_id not in self._reported
-        ]
-        self._reported |= {node.node_id for node, _ in refused}
-        return [node for node, why in problems.items() if not why], refused
+        suitable = list[Node]()
+        refused = list[tuple[Node, str]]()
+        for node in filter(self._is_over, nodes):
+            problem = self._problem(node)
+            if not problem:
+                suitable.append(node)
+            elif node.node_id not in self._reported:
+                self._reported.add(node.node_id)
+                refused.append((node, problem))
+        return suitable, refused
 
     def _is_over(self, node: Node) -> bool:
         version, since_s = self._answers[node.node_id]
@@ -222,20 +238,6 @@ class VersionCheck:
         if version.result() == autotune.__version__:
             return ""
         return f"{name} has autotune {version.result()}; here is {autotune.__version__}"
-
-
-def _ask_version(node: Node) -> Future[str]:
-    version: Future[str] = (
-        ray.remote(num_cpus=0, max_retries=0)(_version)
-        .options(label_selector={"ray.io/node-id": node.node_id})
-        .remote()
-        .future()
-    )
-    return version
-
-
-def _version() -> str:
-    return autotune.__version__
 
 
 def _listens(address: str) -> bool:
