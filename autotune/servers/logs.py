@@ -18,8 +18,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -71,15 +70,9 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
                 ranges = [(offset, offset + END_BYTES), (size - END_BYTES, size)]
             for begin, stop in ranges:
                 stream.seek(begin)
-                read = partial(_read_until, stream, stop)
-                yield from _split(iter(read, b""))
+                yield from _lines_until(stream, stop)
     except OSError:
         return
-
-
-def _read_until(stream: BinaryIO, stop: int) -> bytes:
-    """Read the next block of a file, not beyond `stop`."""
-    return stream.read(min(_BLOCK_BYTES, stop - stream.tell()))
 
 
 def read_head(path: Path, offset: int = 0) -> str:
@@ -94,10 +87,14 @@ def read_head(path: Path, offset: int = 0) -> str:
     return _ANSI.sub("", re.sub(rb"[\r\n]+", b"\n", content).decode("utf-8", errors="replace"))
 
 
-def _split(blocks: Iterable[bytes]) -> Iterator[str]:
+def _lines_until(stream: BinaryIO, stop: int) -> Iterator[str]:
+    """Yield the lines of a file from where it stands, up to byte `stop`."""
     rest = b""
-    for block in chain(blocks, [b"\n"]):
-        *lines, rest = re.split(rb"[\r\n]+", rest + block)
+    at_end = False
+    while not at_end:
+        block = stream.read(min(_BLOCK_BYTES, stop - stream.tell()))
+        at_end = not block
+        *lines, rest = re.split(rb"[\r\n]+", rest + (block or b"\n"))
         for line in filter(None, lines):
             yield _ANSI.sub("", line[:_LINE_CHARACTERS].decode("utf-8", errors="replace")).strip()
         # A line without end must not grow without bound.
@@ -236,8 +233,6 @@ def last_line(log: Path, offset: int = 0) -> str:
 def _first_match(
     lines: Iterable[str], patterns: Sequence[LogPattern]
 ) -> tuple[LogPattern, re.Match[str]] | None:
-    if not patterns:
-        return None
     # One expression for all patterns, as nearly every line matches none.
     any_of = re.compile(
         "|".join(f"(?:{_NAMED_GROUP.sub('(?:', pattern.pattern)})" for pattern in patterns)

@@ -58,6 +58,10 @@ BACKENDS = {
 """``--on`` up to its colon to the class. By name, so that its readers do not import the load
 generator."""
 
+Images = dict[str, tuple[str, str]]
+"""Version and container image by engine."""
+AskedOptions = RunOptions | VerifyOptions | None
+"""Options of a study that begins; None for an earlier one."""
 PHASES = ("launch", "ready", "warmup", "load", "stop")
 """Keys of `TrialResult.times_s`, in order."""
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
@@ -281,7 +285,7 @@ class Backend(ABC):
         versions: Mapping[str, str],
         hardware: HardwareCard,
         library: Library,
-    ) -> dict[str, tuple[str, str]]:
+    ) -> Images:
         """Choose version and container image by engine; empty without containers.
 
         Args:
@@ -323,9 +327,7 @@ class Backend(ABC):
 
     # Sentences about the backend.
 
-    def announcement(
-        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
-    ) -> str:
+    def announcement(self, spec: StudySpec, library: Library, options: AskedOptions) -> str:
         """Return the first line of a study, the source of its numbers; no options for an earlier
         study."""
         line = f"measured on {self.on}"

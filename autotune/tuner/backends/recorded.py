@@ -49,13 +49,14 @@ from autotune.tuner.replay.table import (
     value_at,
 )
 from autotune.tuner.study.goals import with_goals
-from autotune.tuner.study.options import RunOptions, VerifyOptions
+from autotune.tuner.study.options import RunOptions
 from autotune.tuner.study.recommendation import STAND_IN, Recommendation
 from autotune.tuner.study.spec import AUTO, EngineChoice, StudySpec
 from autotune.tuner.trial import State, Trial, TrialResult
 
 from . import (
     PHASES,
+    AskedOptions,
     Backend,
     EvaluationSetup,
     Evaluator,
@@ -202,9 +203,7 @@ class RecordedTable(Backend):
             candidates = _with_unseen(spec, candidates, known)
         return OwnCandidates(candidates, known, partial(command_of, commands, known))
 
-    def announcement(
-        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
-    ) -> str:
+    def announcement(self, spec: StudySpec, library: Library, options: AskedOptions) -> str:
         return f"REPLAYED: nothing is launched; all numbers are as recorded in {self.path}."
 
 

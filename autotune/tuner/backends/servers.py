@@ -71,14 +71,16 @@ from autotune.tuner.accuracy.asking import NoAnswers
 from autotune.tuner.accuracy.check import check_of_study, timed
 from autotune.tuner.study.home import make_trial_folder
 from autotune.tuner.study.loads import context_of, loads_of
-from autotune.tuner.study.options import RunOptions, VerifyOptions
+from autotune.tuner.study.options import RunOptions
 from autotune.tuner.study.spec import StudySpec, is_local
 from autotune.tuner.trial import State, Trial, TrialResult
 
 from . import (
     PHASES,
+    AskedOptions,
     Backend,
     EvaluationSetup,
+    Images,
     OwnCandidates,
     backend_of,
     missing_files,
@@ -602,7 +604,7 @@ class Docker(LaunchingBackend):
         versions: Mapping[str, str],
         hardware: HardwareCard,
         library: Library,
-    ) -> dict[str, tuple[str, str]]:
+    ) -> Images:
         chosen_images = asked_images(texts, library)
         for name, version in versions.items():
             if name not in chosen_images:
@@ -611,7 +613,7 @@ class Docker(LaunchingBackend):
                 if known is None:
                     raise BadInput(f"--engine {name}=={version}: {no_image(card, hardware)}")
                 chosen_images[name] = known.image.replace("{version}", version)
-        chosen: dict[str, tuple[str, str]] = {}
+        chosen: Images = {}
         for card in cards:
             if image := chosen_images.get(card.engine):
                 version = version_of(image, engine(card.engine, library), hardware)
@@ -652,9 +654,18 @@ class Emulator(LaunchingBackend):
         """Wrap an engine's command in ``autotune emulate``."""
         spec = run.spec
         command = trial.command
-        options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml"]
-        options += ["--gpus", str(spec.gpus // command.replicas)]
-        options += ["--engine-version", trial.engine_version, "--startup-s", str(self.startup_s)]
+        options = [
+            "--hw",
+            "hardware.yaml",
+            "--calibration",
+            "coefficients.yaml",
+            "--gpus",
+            str(spec.gpus // command.replicas),
+            "--engine-version",
+            trial.engine_version,
+            "--startup-s",
+            str(self.startup_s),
+        ]
         argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
         documents = {
             "hardware.yaml": spec.hardware,
@@ -668,9 +679,7 @@ class Emulator(LaunchingBackend):
         # of a typed command.
         return replace(command, argv=argv, files={**command.files, **texts})
 
-    def announcement(
-        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
-    ) -> str:
+    def announcement(self, spec: StudySpec, library: Library, options: AskedOptions) -> str:
         return (
             "EMULATED: real processes and HTTP, but emulated engines with the times of a simulated "
             f"{spec.gpus}×{spec.hardware.name} node."
@@ -692,12 +701,13 @@ class External(ServerBackend):
 
     @classmethod
     def of(cls, on: str) -> External:
-        if not cls(on).url:
+        backend = cls(on)
+        if not backend.url:
             raise BadInput(
                 f"--on {on} names no server: write {cls.form}, e.g. external:http://127.0.0.1:8000"
             )
-        Target.parse(cls(on).url)
-        return cls(on)
+        Target.parse(backend.url)
+        return backend
 
     @property
     def url(self) -> str:

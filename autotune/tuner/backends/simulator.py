@@ -26,12 +26,12 @@ from autotune.node.server import SimulatedServer
 from autotune.node.simulate import SimulatedOutcome
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.loads import loads_of
-from autotune.tuner.study.options import RunOptions, VerifyOptions
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import State, Trial, TrialResult
 
 from . import (
     PHASES,
+    AskedOptions,
     Backend,
     EvaluationSetup,
     backend_of,
@@ -66,9 +66,7 @@ class Simulator(Backend):
                 )
         return missing_files(kind, "simulator", ("simulation",))
 
-    def announcement(
-        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
-    ) -> str:
+    def announcement(self, spec: StudySpec, library: Library, options: AskedOptions) -> str:
         node = f"{spec.gpus}×{spec.hardware.name}"
         local = spec.hardware.name == LOCAL
         no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
