@@ -26,10 +26,8 @@ from autotune.servers import StartupTimeouts, StopReport
 
 from .command import masked
 
-_POLL_S = (
-    0.05,
-    0.5,
-)  # First and longest pause between two polls; it grows because most starts take minutes
+_POLL_S = (0.05, 0.5)
+"""First and longest pause between two polls; it grows because most starts take minutes."""
 _ANSWER_S = 5.0
 _EXTERNAL_ANSWER_S = 10.0
 _MOST_BROKEN = 10  # Consecutive answers with a server error after which a start has failed
