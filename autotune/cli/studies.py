@@ -225,7 +225,7 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     """Print the comparison of two studies or of two bench results; raises `BadInput` for anything
     else."""
     from autotune.load.bench.compare import compare as compare_results
-    from autotune.outputs.study_comparison import compare_studies, study_named
+    from autotune.outputs.study_comparison import StudyComparison, study_named
 
     folder = Home(home)
     one, other = study_named(a, folder), study_named(b, folder)
@@ -236,5 +236,5 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     if one is None or other is None:
         hint = f"Searched in {folder.studies}; a bundle file is also possible. Compare a study only with another study."
         raise UnknownName("study", a if one is None else b, folder.names(), hint)
-    studies = compare_studies(one, other)
+    studies = StudyComparison(one, other)
     answer(as_json, studies.to_json(), studies.lines())

@@ -68,7 +68,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     library = library_of(spec)
     known = _candidates(spec, launches, library, notify)
     secrets, done = _secrets(spec, launches), home.recommendation(study)
-    described, files = {}, dict[str, str]()
+    described, files = {}, {}
     for name in spec.workloads:  # A workload that is gone, or a file of it, is left out.
         with suppress(BadInput, OSError):
             workload = load_workload(name, library)
@@ -84,7 +84,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
         CANDIDATES: known.model_dump(mode="json", by_alias=True),
         "workloads.json": workloads,
     }
-    if done is not None:
+    if done:
         documents[RECOMMENDATION] = done.to_json()
     question = redact.document(spec.model_dump(mode="json"), secrets)
     kept = (
@@ -139,11 +139,7 @@ def _candidates(
             f"{len(missing)} of the launched configurations are no longer candidates: the search spaces or autotune "
             "itself have changed since the study ran"
         )
-    answers = {
-        launch.result.resolved.fingerprint
-        for launch in launches
-        if launch.result.resolved is not None
-    }
+    answers = {launch.result.resolved.fingerprint for launch in launches if launch.result.resolved}
     launched = {
         candidates.position(fingerprint)
         for fingerprint in asked | answers

@@ -46,21 +46,18 @@ def cost_line(
 ) -> str:
     """Return `cost` as a sentence."""
     figures, backend = cost(prepared, first, places), prepared.backend
-    launches = f"at most {text.count(figures['launches'], 'launch', 'launches')}"
-    if figures["hours"] is None:
+    launches = f"at most {text.launches(figures['launches'])}"
+    hours, limit = figures["hours"], figures["hours_limit"]
+    if hours is None:
         how = "are read from a table" if backend.recorded else "take as long as the first one shows"
         return f"{launches}, which {how}"
-    where = "of the simulated node" if backend.virtual else "of the node, as the simulator predicts"
-    each = f"of about {text.seconds(figures['seconds_per_launch'])} each"
-    hours, node_hours = figures["hours"], figures["node_hours"]
-    took = (
-        f"{hours:.1f} hours, {node_hours:.1f} node-hours"
-        if hours >= 0.1
-        else text.seconds(3600 * hours)
-    )
-    limit = figures["hours_limit"]
+    node = "of the simulated node" if backend.virtual else "of the node, as the simulator predicts"
+    total = text.seconds(3600 * hours)
+    if hours >= 0.1:
+        total = f"{hours:.1f} hours, {figures['node_hours']:.1f} node-hours"
     ends = f"; --hours {limit:g} ends it before" if limit is not None and limit < hours else ""
-    return f"{launches} {each}: {took} {where}{ends}"
+    each = f"of about {text.seconds(figures['seconds_per_launch'])} each"
+    return f"{launches} {each}: {total} {node}{ends}"
 
 
 _MOST_RUNNING = 8  # Number of launches shown; the rest is a count
@@ -72,10 +69,11 @@ _PER_SECOND = 4
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running launch: its name, its stage, and its start by `time.monotonic`."""
+    """A running launch: its name, its stage, its node, and the stage's start by
+    `time.monotonic`."""
 
-    what: str
-    doing: str
+    name: str
+    stage: str
     node: str
     since_s: float
 
@@ -93,37 +91,28 @@ class LiveBlock:
     running: dict[int, Running] = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        now_s = time.monotonic()
-        left = [] if self.ends_s is None else [text.time_left(max(0.0, self.ends_s - now_s))]
-        rows: list[tuple[str, Sequence[str]]] = [(self.phase, [*self.facts, *left])]
+        now_s, facts = time.monotonic(), list(self.facts)
+        if self.ends_s is not None:
+            facts.append(text.time_left(max(0.0, self.ends_s - now_s)))
+        rows = [(self.phase, facts)]
         # Copied at once: the main thread goes on while this one draws.
-        running, room = (
-            list(self.running.values()),
-            max(1, min(_MOST_RUNNING, options.size.height - _OTHER_ROWS)),
-        )
+        running = list(self.running.values())
+        room = max(1, min(_MOST_RUNNING, options.size.height - _OTHER_ROWS))
         for one in running[:room]:
-            rows.append(
-                (
-                    "running",
-                    [
-                        f"{one.doing} {text.seconds(now_s - one.since_s)}".lstrip(),
-                        one.node,
-                        one.what,
-                    ],
-                )
-            )
-        rows += [("", [f"and {len(running) - room} more"])] if len(running) > room else []
-        rows += [("next", ["choosing"])] if self.facts and not running else []
-        rows += [("best", self.best)] if self.best else []
+            stage = f"{one.stage} {text.seconds(now_s - one.since_s)}".lstrip()
+            rows.append(("running", [stage, one.node, one.name]))
+        if len(running) > room:
+            rows.append(("", [f"and {len(running) - room} more"]))
+        if self.facts and not running:
+            rows.append(("next", ["choosing"]))
+        if self.best:
+            rows.append(("best", [*self.best]))
         for label, parts in rows[: max(1, options.size.height - 2)]:
-            line = Text(
-                f"{label:<{_LABEL}}{' · '.join(filter(None, parts))}",
-                no_wrap=True,
-                overflow="ellipsis",
-            )
+            cells = f"{label:<{_LABEL}}{' · '.join(filter(None, parts))}"
+            line = Text(cells, no_wrap=True, overflow="ellipsis")
             line.stylize("bold", 0, len(label))
             yield line
-        # The cursor's own: ^C and the prompt after a kill -9 begin here, and spoil no row.
+        # End with the cursor's own row: ^C and the prompt after a kill -9 begin here.
         yield Text("")
 
 
@@ -142,29 +131,30 @@ class Progress:
         self._block, self._live = LiveBlock(), None
         if live and console.is_interactive:
             self._live = Live(
-                self._block, console=console, transient=True, refresh_per_second=_PER_SECOND
+                console=console,
+                transient=True,
+                refresh_per_second=_PER_SECOND,
+                get_renderable=lambda: self._block,
             )
         self._started_s, self._headed = 0.0, False
         self._done_before: int | None = None
         self._candidates: CandidateSet
 
     def __enter__(self) -> Progress:
-        if self._live is not None:
+        if self._live:
             self._live.start()
             # Live has hidden it, and a killed tuner could not bring it back.
             self._console.show_cursor(True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
+        if self._live:
             self._live.stop()
 
     def opened(self, folder: Path, candidates: CandidateSet) -> None:
         """Print the study's folder and store the candidates that launches belong to."""
         self._candidates = candidates
-        self._console.print(
-            f"study {self._spec.study} in {folder}", highlight=False, soft_wrap=True
-        )
+        self.note(f"study {self._spec.study} in {folder}")
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -177,214 +167,188 @@ class Progress:
 
     def phase(self, text: str) -> None:
         """Show a phase that launches nothing."""
-        block = self._block
-        block.phase, block.facts, block.ends_s, block.best, block.running = text, (), None, (), {}
+        self._block = LiveBlock(text)
 
     def note(self, message: str | Stage) -> None:
         """Print a line about a fixed problem or a long step; a launch's stage appears only in its
         row."""
+        running = self._block.running
         if not isinstance(message, Stage):
             self._console.print(message, highlight=False, soft_wrap=True, markup=False)
-        elif (
-            one := self._block.running.get(message.number)
-        ) is not None:  # else it has ended meanwhile
+        elif one := running.get(message.number):  # else it has ended meanwhile
             node = message.node or one.node
-            self._block.running[message.number] = Running(
-                one.what, message.doing, node, time.monotonic()
-            )
+            running[message.number] = Running(one.name, message.doing, node, time.monotonic())
 
     def started(self, trial: Trial, launches: Sequence[Launch], phase: str) -> None:
         """Show a started launch, after the finished launches, in a phase of the study."""
         if self._done_before is None:
             self._done_before, self._started_s = len(launches), time.monotonic()
-        if self._live is not None:
-            what = f"{trial.configuration.engine}  {described(self._history(launches), trial.configuration)}"
-            doing = "" if self._backend.virtual else "waiting"
-            self._block.running[trial.number] = Running(what, doing, trial.node, time.monotonic())
+        if self._live:
+            changes = described(self._history(launches), trial.configuration)
+            name = f"{trial.configuration.engine}  {changes}"
+            stage = "" if self._backend.virtual else "waiting"
+            self._block.running[trial.number] = Running(name, stage, trial.node, time.monotonic())
             self._block.phase = phase
-            self._picture(launches)
+            self._update(launches)
 
     def finished(self, launch: Launch, before: Sequence[Launch]) -> None:
         """Print one row: a launch's result, its changes from earlier launches, and the best if it
         is new."""
         trial, result, launches = launch.trial, launch.result, [*before, launch]
-        value, gain, *notes = self._outcome(launch, launches)
-        notes = [described(self._history(before), trial.configuration), *notes]
-        notes += (
-            [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
-        )
-        best = self._best_line(launches)
-        notes += [best] if not before or best != self._best_line(before) else []
+        history, earlier = self._history(launches), self._history(before)
+        value, gain, *notes = self._outcome(launch, history)
+        notes.insert(0, described(earlier, trial.configuration))
+        if result.gpu_ids or not is_local(self._spec.executor):
+            notes.append(f"on {result.node}")
+        best = self._best_line(history)
+        if not before or best != self._best_line(earlier):
+            notes.append(best)
         if not self._backend.virtual:
-            left_s = self._left_s(launches)
+            left_s = self._left_s(history, launches)
             notes.append("time left unknown" if left_s is None else text.time_left(left_s))
         title = text.title(self._spec.objective)
         if not self._headed:
             gain_title = readable.gain_heading(self._spec.objective).split()[0].lower()
-            head = _ROW.format(
-                "#", "", "role", "engine", title, gain_title, "took", "changed from the best so far"
-            )
-            self._console.print(head, highlight=False, soft_wrap=True, markup=False)
+            changes = "changed from the best so far"
+            self.note(_ROW.format("#", "", "role", "engine", title, gain_title, "took", changes))
             self._headed = True
         if trial.role is Role.FINAL and all(one.trial.role is not Role.FINAL for one in before):
             self.note("finals: the launches from here on decide")
         # Its number is that of the report, of MLflow and of its folder.
-        who = (
+        row = _ROW.format(
             f"#{trial.number}",
-            f"{len(launches)}/{self._history(launches).most_launches}",
+            f"{len(launches)}/{history.most_launches}",
             trial.role.value,
             trial.configuration.engine,
+            value.rjust(len(title)),
+            gain,
+            text.seconds(result.seconds),
+            "  ".join(notes),
         )
-        row = _ROW.format(
-            *who, value.rjust(len(title)), gain, text.seconds(result.seconds), "  ".join(notes)
-        )
-        if self._live is not None:
+        if self._live:
             self._block.running.pop(trial.number, None)
-            self._picture(launches)
-        self._console.print(row, highlight=False, soft_wrap=True, markup=False)
+            self._update(launches)
+        self.note(row)
 
-    def _picture(self, launches: Sequence[Launch]) -> None:
+    def _update(self, launches: Sequence[Launch]) -> None:
         """Update the block to the finished launches."""
-        failed = sum(launch.result.state is not State.COMPLETE for launch in launches)
-        label = (
-            self._backend.evidence.value.upper()
-            if self._backend.evidence is not Evidence.MEASURED
-            else ""
-        )
-        block, left_s = self._block, self._left_s(launches)
+        block, history = self._block, self._history(launches)
+        left_s, best = self._left_s(history, launches), leader(history)
         block.ends_s = None if left_s is None else time.monotonic() + left_s
-        history = self._history(launches)
-        block.facts = [
-            f"{len(launches)}/{history.most_launches}",
-            label,
-            f"{failed} failed" if failed else "",
-        ]
-        best = leader(history)
+        block.facts = [f"{len(launches)}/{history.most_launches}"]
+        if self._backend.evidence is not Evidence.MEASURED:
+            block.facts.append(self._backend.evidence.value.upper())
+        if failed := sum(launch.result.state is not State.COMPLETE for launch in launches):
+            block.facts.append(f"{failed} failed")
         if best is None:
-            block.best = [self._best_line(launches)]
+            block.best = [self._best_line(history)]
             return
         # Its value, its gain over the baseline with the 95 % interval, and its differences from the
         # defaults.
-        mine, base = history.candidates.items[best].configuration, history.candidates.baseline
-        value = self._level(history, best)
+        base, gain = history.candidates.baseline, ""
         both = [
             history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p)
             for p in (best, base)
         ]
-        gain = ""
         half = history.spread.half_width([len(scores) for scores in both])
         if best != base and half is not None:
             difference, _ = contrast(*both)
             metric, ends = self._spec.objective, percents((difference - half, difference + half))
             gain = f"{readable.gain(metric, percent(difference))} ({readable.gains(metric, ends)})"
-        block.best = [value, gain, f"{mine.engine}  {described(self._history(()), mine)}"]
+        mine = history.candidates.items[best].configuration
+        changes = described(self._history(()), mine)
+        block.best = [_level(history, best), gain, f"{mine.engine}  {changes}"]
 
     def _history(self, launches: Sequence[Launch]) -> History:
         return History.of(self._spec, self._candidates, launches)
 
-    def _outcome(self, launch: Launch, launches: Sequence[Launch]) -> list[str]:
+    def _outcome(self, launch: Launch, history: History) -> list[str]:
         """Return value with evidence, gain over the baseline, and notes: violated limits, the load,
         or the failure."""
-        result = launch.result
-        scores = objective.scores_of(self._spec, result)
+        spec, result, label = self._spec, launch.result, launch.result.label.lower()
+        scores, broken = objective.scores_of(spec, result), broken_slos(spec, launch)
         if scores.value is None or scores.score is None:
             if scores.too_slow:
-                limits = "; ".join(broken_slos(self._spec, launch))
-                return [
-                    "too slow",
-                    "",
-                    f"breaks {limits} at the lightest load ({result.label.lower()})",
-                ]
-            if launch.trial.role is Role.RANDOM_WEIGHTS and result.failure is None:
+                limits = "; ".join(broken)
+                return ["too slow", "", f"breaks {limits} at the lightest load ({label})"]
+            if launch.trial.role is Role.RANDOM_WEIGHTS and not result.failure:
                 return ["ranked", "", "random weights, used for ranking only"]
             return [result.state.value, "", result.failure.summary if result.failure else "unknown"]
-        base = self._candidates.baseline_candidate
-        usual = self._history(launches).scores(self._candidates.baseline)
-        own = launch.trial.configuration.fingerprint == base.fingerprint
-        gain = ""
+        candidates, gain = history.candidates, ""
+        usual = history.scores(candidates.baseline)
+        own = launch.trial.configuration == candidates.baseline_candidate.configuration
         if usual and not own:
-            gain = readable.gain(self._spec.objective, percent(scores.score - fmean(usual)))
-        at = carried(result.metrics.get(self._spec.workloads[0]))
-        broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
-        return [
-            f"{readable.number(scores.value)} {result.label.lower()}",
-            gain,
-            *filter(None, [at]),
-            *broken,
+            gain = readable.gain(spec.objective, percent(scores.score - fmean(usual)))
+        notes = [
+            carried(result.metrics.get(spec.workloads[0])),
+            *(f"breaks {one}" for one in broken),
         ]
+        return [f"{readable.number(scores.value)} {label}", gain, *filter(None, notes)]
 
-    def _best_line(self, launches: Sequence[Launch]) -> str:
-        history = self._history(launches)
-        best = leader(history)
-        if best is not None:
-            return f"best {self._level(history, best)}"
+    def _best_line(self, history: History) -> str:
+        if (best := leader(history)) is not None:
+            return f"best {_level(history, best)}"
         limited = history.measured and self._spec.slos
         return f"no {'configuration meets the limits' if limited else 'complete launch'} so far"
 
-    def _level(self, history: History, position: int) -> str:
-        """Format the mean of a configuration's launches."""
-        score = fmean(evidence(history, position))
-        return readable.number(objective.value_of(self._spec.objective, score))
-
     def resumed(self, launches: Sequence[Launch]) -> None:
         """Print how far a study is, and what is left by the time that its own launches took."""
-        took = [
-            one.result.seconds
-            for one in launches
-            if one.result.metrics and not self._backend.virtual
-        ]
-        left_s = self._left_s(launches) if took else None
-        learned = f", of about {text.seconds(fmean(took))} each" if took else ""
-        learned += f": {text.time_left(left_s)}" if left_s is not None else ""
-        self.note(
-            f"{len(launches)} of at most {self._history(launches).most_launches} launches are made{learned}"
-        )
+        history, learned = self._history(launches), ""
+        took_s = [one.result.seconds for one in launches if one.result.metrics]
+        if took_s and not self._backend.virtual:
+            learned = f", of about {text.seconds(fmean(took_s))} each"
+            if (left_s := self._left_s(history, launches)) is not None:
+                learned += f": {text.time_left(left_s)}"
+        most = history.most_launches
+        self.note(f"{len(launches)} of at most {most} launches are made{learned}")
 
-    def _left_s(self, launches: Sequence[Launch]) -> float | None:
+    def _left_s(self, history: History, launches: Sequence[Launch]) -> float | None:
         """Return the remaining time of the budget, from the mean of the complete launches, on as
         many nodes."""
-        done = len(launches)
-        took = [one.result.seconds for one in launches if one.result.metrics]
-        together = (
-            1
-            if self._history(launches).one_at_a_time
-            else at_once({one.result.node for one in launches})
-        )
-        each_s = fmean(took) / together if took else 0.0
+        each_s, done = 0.0, len(launches)
+        took_s = [one.result.seconds for one in launches if one.result.metrics]
         if self._backend.virtual:
-            here = done - (self._done_before or 0)
-            each_s = (time.monotonic() - self._started_s) / here if here else 0.0
-        return max(0, capacity(self._history(launches)) - done) * each_s if each_s else None
+            if here := done - (self._done_before or 0):
+                each_s = (time.monotonic() - self._started_s) / here
+        elif took_s:
+            each_s = fmean(took_s)
+            if not history.one_at_a_time:
+                each_s /= at_once({one.result.node for one in launches})
+        return max(0, capacity(history) - done) * each_s if each_s else None
+
+
+def _level(history: History, position: int) -> str:
+    """Format the mean of a configuration's launches."""
+    score = fmean(evidence(history, position))
+    return readable.number(objective.value_of(history.spec.objective, score))
 
 
 def described(history: History, tried: Configuration) -> str:
     """Name the knobs in which a configuration differs from the best so far, or from its engine's
     defaults."""
-    if history.candidates.alone:
+    candidates, spec, best = history.candidates, history.spec, leader(history)
+    if candidates.alone:
         return "the server as it runs"
-    position = leader(history)
-    best = None if position is None else history.candidates.items[position].configuration
-    if tried == best:
-        return "repeat of the best"
-    if best is not None and tried == history.candidates.baseline_candidate.configuration:
-        return "repeat of the baseline"
-    same = best is not None and best.engine == tried.engine
-    usual: Mapping[str, Scalar] = (
-        best.knobs if best and same else default_knobs(history.candidates, tried.engine)
-    )
+    baseline = candidates.baseline_candidate.configuration
+    usual: Mapping[str, Scalar] = default_knobs(candidates, tried.engine)
+    if best is not None:
+        ahead = candidates.items[best].configuration
+        if tried == ahead:
+            return "repeat of the best"
+        if tried == baseline:
+            return "repeat of the baseline"
+        if ahead.engine == tried.engine:
+            usual = ahead.knobs
     changes = [
         text.short(name, value) for name, value in tried.knobs.items() if value != usual.get(name)
     ]
-    more = [f"{len(changes) - _MOST_KNOBS} more"] if len(changes) > _MOST_KNOBS else []
+    if len(changes) > _MOST_KNOBS:
+        changes[_MOST_KNOBS:] = [f"{len(changes) - _MOST_KNOBS} more"]
     if changes:
-        return " · ".join([*changes[:_MOST_KNOBS], *more])
+        return " · ".join(changes)
     # A configuration without a change: its engine's defaults, or a baseline that was typed.
-    items = history.candidates.items
-    if (
-        history.spec.baseline is None
-        or tried != history.candidates.baseline_candidate.configuration
-    ):
+    if spec.baseline is None or tried != baseline:
         return "engine defaults"
-    name = "the recipe" if history.spec.recipe else "the typed command"
-    default = any(items[p].configuration == tried for p in history.candidates.defaults)
+    name = "the recipe" if spec.recipe else "the typed command"
+    default = any(candidates.items[p].configuration == tried for p in candidates.defaults)
     return f"{name} equals the engine's defaults" if default else name

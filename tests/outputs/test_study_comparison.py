@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.base.evidence import Evidence
-from autotune.outputs.study_comparison import FinishedStudy, StudyComparison, compare_studies
+from autotune.outputs.study_comparison import FinishedStudy, StudyComparison
 from autotune.tuner.study.recommendation import WorkloadComparison
 from tests import small_study
 
@@ -64,7 +64,7 @@ def test_two_predictions_of_two_kinds_of_hardware_are_open() -> None:
     """By launches alone the second one is cheaper; the errors of both predictions are larger than
     that."""
     a, b = study("a", 10_370.0, 3.20), study("b", 9_033.0, 2.10, hardware="mi300x")
-    compared = compare_studies(a, b)
+    compared = StudyComparison(a, b)
     row, text = of_cost(compared), "\n".join(compared.lines())
     assert row["interval95"][1] < 0
     assert row["verdict"] == "open"
@@ -82,12 +82,12 @@ def test_two_predictions_of_two_kinds_of_hardware_are_open() -> None:
 
 def test_the_price_at_which_both_cost_the_same_is_told() -> None:
     a, b = study("a", 10_370.0, 3.20), study("b", 9_033.0, 2.10, hardware="mi300x")
-    compared = compare_studies(a, b)
+    compared = StudyComparison(a, b)
     rent = compared.to_json()["rent"]
     assert rent["a"] == {"gpus": 8, "gpu_hour_price": 3.20}
     equal = rent["cheaper_below"]
     assert equal == pytest.approx(3.20 * 9_033 / 10_370)
-    again = of_cost(compare_studies(a, study("b", 9_033.0, equal, hardware="mi300x")))
+    again = of_cost(StudyComparison(a, study("b", 9_033.0, equal, hardware="mi300x")))
     assert again["a"] == pytest.approx(again["b"])
     half = math.hypot(math.log(1.5), math.log(1.5))
     ends = rent["cheaper_below_interval90_on_a_node"]
@@ -96,7 +96,7 @@ def test_the_price_at_which_both_cost_the_same_is_told() -> None:
     sides = "H200: 3.20 a GPU hour; MI300X: 2.10 a GPU hour."
     assert f"{sides} A GPU of MI300X carries 12.9 % fewer tokens a second." in text
     assert "MI300X is cheaper below 2.79 a GPU hour (90 % on real nodes: 1.57 to 4.95)." in text
-    assert compare_studies(a, a).to_json()["rent"]["cheaper_below"] == pytest.approx(3.20)
+    assert StudyComparison(a, a).to_json()["rent"]["cheaper_below"] == pytest.approx(3.20)
 
 
 @given(st.floats(0.2, 5.0), st.floats(1.01, 3.0), st.floats(1.01, 3.0))
@@ -105,7 +105,7 @@ def test_an_interval_on_nodes_without_zero_decides_and_one_with_it_does_not(
 ) -> None:
     a = study("a", 10_000.0, 3.0, on_a_node=one)
     b = study("b", 10_000.0, 3.0 * ratio, on_a_node=other, hardware="mi300x")
-    row = of_cost(compare_studies(a, b))
+    row = of_cost(StudyComparison(a, b))
     half = math.hypot(math.log(one), math.log(other))
     if abs(abs(math.log(ratio)) - half) > 1e-6:
         decided = "better" if ratio < 1 else "worse"
@@ -117,7 +117,7 @@ def test_a_prediction_of_before_nodes_were_told_is_open() -> None:
     """The spread of its launches is not what decides about it, however narrow that is."""
     b = study("b", 90_000.0, 3.0, hardware="b200")
     for ci95 in (None, 1.001):
-        row = of_cost(compare_studies(study("a", 10_000.0, 3.0, on_a_node=None, ci95=ci95), b))
+        row = of_cost(StudyComparison(study("a", 10_000.0, 3.0, on_a_node=None, ci95=ci95), b))
         assert (row["verdict"], row["interval90_on_a_node"]) == ("open", None)
 
 
@@ -127,10 +127,10 @@ def test_measured_studies_are_judged_by_their_launches() -> None:
         study("a", 10_000.0, 3.0, **measured),
         study("b", 11_000.0, 3.0, hardware="b200", **measured),
     )
-    row = of_cost(compare_studies(a, b))
+    row = of_cost(StudyComparison(a, b))
     assert (row["verdict"], row["interval90_on_a_node"]) == ("better", None)
-    assert "90 % on real nodes" not in "\n".join(compare_studies(a, b).lines())
-    mixed = of_cost(compare_studies(a, study("b", 11_000.0, 3.0, hardware="b200")))
+    assert "90 % on real nodes" not in "\n".join(StudyComparison(a, b).lines())
+    mixed = of_cost(StudyComparison(a, study("b", 11_000.0, 3.0, hardware="b200")))
     assert mixed["verdict"] == "open"
     assert mixed["interval90_on_a_node"] is not None
 
@@ -139,8 +139,8 @@ def test_on_one_kind_of_hardware_what_the_simulator_gets_wrong_of_both_cancels()
     """The same engine on the same node: its common error is in neither, so the interval is
     narrower."""
     a = study("a", 10_000.0, 3.0, on_a_node=3.0)
-    same = of_cost(compare_studies(a, study("b", 11_000.0, 3.0, on_a_node=3.0)))
-    other = of_cost(compare_studies(a, study("b", 11_000.0, 3.0, on_a_node=3.0, hardware="b200")))
+    same = of_cost(StudyComparison(a, study("b", 11_000.0, 3.0, on_a_node=3.0)))
+    other = of_cost(StudyComparison(a, study("b", 11_000.0, 3.0, on_a_node=3.0, hardware="b200")))
     (low, high), (launches_low, launches_high) = same["interval90_on_a_node"], same["interval95"]
     assert low < launches_low < launches_high < high, "never narrower than the spread of launches"
     assert other["interval90_on_a_node"][0] < low < high < other["interval90_on_a_node"][1]

@@ -106,7 +106,7 @@ def export(winner: Winner, name: str) -> str:
 def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Return file name to text in every format that fits this winner, and reason to the file names
     that do not."""
-    texts: dict[str, str] = {}
+    texts = {}
     denied: dict[str, list[str]] = {}
     for name, form in FORMATS.items():
         if form.fits(winner):
@@ -141,7 +141,7 @@ def write_artefacts(
         write_atomically(folder / name, content)
     texts: dict[str, str] = {}
     denied: dict[str, list[str]] = {}
-    if recommendation.recommended is not None and not recommendation.recommended.external:
+    if recommendation.recommended and not recommendation.recommended.external:
         texts, denied = all_of(winner_of(recommendation, spec, launches))
     (folder / EXPORTS).mkdir(exist_ok=True)
     for name, form in FORMATS.items():

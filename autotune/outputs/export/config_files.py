@@ -138,7 +138,7 @@ def render_trtllm(winner: Winner) -> str:
     # Begin with the config file that the command line names, where autotune wrote it.
     content = next((choice.files[name] for name in own if name in choice.files), "")
     document: dict[str, Any] = yaml.safe_load(content) or {}
-    remaining: list[str] = []
+    remaining = []
     for name, value in parts.options.items():
         field = known["fields"].get(name)
         if field is None:

@@ -341,7 +341,7 @@ def _dstack(container: Container, kind: str, more: dict[str, Any], notes: list[s
     (``dstack/_internal/utils/interpolator.py``).
     """
     secrets, models = _secrets(container), docker_card().models
-    variables, settings = [*secrets, f"HF_HOME={models}"], list[str]()
+    variables, settings = [*secrets, f"HF_HOME={models}"], []
     for name, value in container.env.items():
         if "$" in value:
             settings.append(f"{name}={_dstack_word(value)}")
@@ -406,7 +406,7 @@ _ADDRESS_WORDS = 4
 
 def gpustack(winner: Winner) -> str:
     """Return ``gpustack.yaml``."""
-    container, argv, secrets = container_of(winner), list[str](), list[str]()
+    container, argv, secrets = container_of(winner), [], []
     for group in groups(container.argv[:-_ADDRESS_WORDS]):
         if asked_for(group, {}):
             secrets.append(group[0].partition("=")[0])
@@ -454,7 +454,7 @@ def _backend_parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]
     GPUStack splits an entry that begins with an option as a shell does, any other is one word
     (``flatten_to_argv``).
     """
-    card, entries = winner.engine.card, list[str]()
+    card, entries = winner.engine.card, []
     options = groups(["", *(winner.engine.arguments(argv) or ())])[1:]
     length = card.knobs["context_length"].emit[0].args[0]
     if length not in {group[0].partition("=")[0] for group in options}:

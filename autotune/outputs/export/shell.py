@@ -50,7 +50,7 @@ def render(winner: Winner) -> str:
     command = Command(tuple(choice.engine_argv)).on_loopback()
     if winner.servers:
         command, _ = command.apart_from_port()
-    env, lines, folder_of = choice.env, list[str](), choice.files
+    env, lines, folder_of = choice.env, [], choice.files
     if choice.container:
         # A container's words set its variables; only those that they name without a value come from
         # outside. The files lie in its working folder.
@@ -153,7 +153,7 @@ def _script(winner: Winner, about: list[str], env: Mapping[str, str], lines: Seq
 def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
     """Return POSIX shell commands that write files into a folder (quoted, with a slash at the
     end)."""
-    lines: list[str] = []
+    lines = []
     for name, content in files.items():
         place = folder + shlex.quote(name)
         if "/" in name:

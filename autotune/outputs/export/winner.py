@@ -73,7 +73,7 @@ def variable_of(name: str) -> str:
 def without_secrets(argv: Sequence[str]) -> list[str]:
     """Replace secrets by ``${NAME}``, word by word; a word that contains a secret is replaced as a
     whole."""
-    words: list[str] = []
+    words = []
     for word, option in redact.hidden(argv):
         if option is not None:
             name, equals, _ = word.partition("=")
@@ -156,7 +156,7 @@ def heading(winner: Winner) -> list[str]:
 def image_notes(winner: Winner) -> list[str]:
     """Warn of files that a container does not see, and of an image whose name is derived and may
     not exist."""
-    choice, kind, notes = winner.choice, winner.engine, list[str]()
+    choice, kind, notes = winner.choice, winner.engine, []
     version, words = version_of_parser(choice, kind), kind.arguments(choice.engine_argv) or ()
     with suppress(BadInput):
         command = Command(tuple(words), {}, choice.files)
@@ -166,7 +166,7 @@ def image_notes(winner: Winner) -> list[str]:
             notes.append(f"not in the container, as it is not on this machine: {missing}")
     if winner.image is None and not choice.container:
         entry = image_of(kind.card, winner.spec.hardware, choice.engine_version)
-        if entry is not None and not in_range(choice.engine_version, entry.seen):
+        if entry and not in_range(choice.engine_version, entry.seen):
             notes.append(
                 "image: the tag is derived from earlier versions' names, check that it exists "
                 f"({entry.source})"
@@ -213,7 +213,7 @@ def render_json(winner: Winner) -> str:
     """Return ``recommendation.json`` for other programs, without secrets."""
     recommendation, secrets = winner.recommendation, set[str]()
     for choice in (winner.choice, recommendation.baseline):
-        if choice is not None:
+        if choice:
             secrets |= redact.secrets_in(choice.argv, choice.env)
     return json.dumps(redact.document(recommendation.to_json(), secrets), indent=2) + "\n"
 
@@ -325,7 +325,7 @@ def winner_of(
     """Return a study's recommendation, in a container `image`; raises `BadInput` if it has no start
     command."""
     choice = recommendation.recommended
-    if choice is None:
+    if not choice:
         raise BadInput(
             f"study {recommendation.study!r} has no recommendation to export "
             f"(verdict {recommendation.verdict.value}); see `autotune report {recommendation.study}`"
@@ -368,7 +368,7 @@ def in_image(winner: Winner) -> list[str]:
         name, *rest = argv[: len(argv) - len(arguments)]
         name = PurePosixPath(name).name
         program = ["python3" if name.startswith("python") else name, *rest]
-    elif installed is not None and tuple(argv[: len(installed.program)]) == installed.program:
+    elif installed and tuple(argv[: len(installed.program)]) == installed.program:
         arguments = tuple(argv[len(installed.program) :])
     else:
         raise BadInput(
@@ -387,7 +387,7 @@ def model_first(choice: Choice, kind: Engine) -> list[str]:
     """
     argv, parsed = choice.engine_argv, parsed_command(choice, kind)
     arguments = kind.arguments(argv)
-    if parsed is None or kind.card.model_flag or not arguments or not arguments[0].startswith("-"):
+    if not parsed or kind.card.model_flag or not arguments or not arguments[0].startswith("-"):
         return argv
     start = len(argv) - len(arguments)
     for place in range(start + 1, len(argv)):

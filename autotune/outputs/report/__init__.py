@@ -29,7 +29,7 @@ class StudyRecord:
         out."""
         outcome = self.recommendation
         sides = {"recommended": outcome.recommended, "baseline": outcome.baseline}
-        return {role: choice for role, choice in sides.items() if choice is not None}
+        return {role: choice for role, choice in sides.items() if choice}
 
     @property
     def disturbed_nodes(self) -> set[str]:

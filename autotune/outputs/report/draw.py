@@ -160,7 +160,7 @@ def _panel(axes: Axes, panel: Panel, first: int) -> None:
 
 def _point(axes: Axes, point: Point, name: str, size: float) -> None:
     colour = LIGHT[point.look]
-    if point.interval is not None:
+    if point.interval:
         across, low, high = point.across, *point.interval
         xs, ys = ((low, high), (point.y, point.y)) if across else ((point.x, point.x), (low, high))
         axes.plot(xs, ys, color=colour, linewidth=1.6, alpha=0.7, zorder=2.5, solid_capstyle="butt")

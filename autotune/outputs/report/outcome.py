@@ -65,7 +65,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         return _so_far(study)
     parts: list[str | text.Facts] = [_facts(study)]
     choice = outcome.recommended
-    if choice is None:
+    if not choice:
         parts += _nothing_feasible(study)
     elif choice.external:
         program = text.code(choice.argv[0])
@@ -79,7 +79,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
     parts += [_list(words.promises(outcome)), *map(_command, outcome.alternatives)]
     parts.append(_list([*words.sentences(outcome), words.remaining(outcome)]))
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
-    if outcome.baseline is None and (failure := next(filter(None, failures), None)):
+    if not outcome.baseline and (failure := next(filter(None, failures), None)):
         message = text.escape(redact.text(failure.message))
         parts.append(f"The baseline failed with {failure.summary}: {message}")
     if outcome.stop_reason:
@@ -89,8 +89,8 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
 
 def _nothing_feasible(study: StudyRecord) -> list[str]:
     """Return the command of the closest attempt, and the launches that are beyond a limit."""
-    parts, outcome = list[str](), study.recommendation
-    if (miss := outcome.nearest_miss) is not None and not outcome.address:
+    parts, outcome = [], study.recommendation
+    if (miss := outcome.nearest_miss) and not outcome.address:
         parts += ["Command of the closest attempt:", _command(miss)]
     valid = [launch for launch in study.launches if launch.result.metrics]
     if not valid:
@@ -134,12 +134,12 @@ def _facts(study: StudyRecord) -> text.Facts:
     outcome, metric = study.recommendation, study.spec.objective
     choice, baseline = outcome.recommended, None if outcome.address else outcome.baseline
     facts = {} if outcome.address else {"Verdict": outcome.qualified_verdict}
-    if outcome.gain_percent is not None and choice is not None and not outcome.address:
+    if outcome.gain_percent is not None and choice and not outcome.address:
         facts["Gain over the baseline"] = readable.gain_in_words(metric, outcome.gain_percent)
         facts["95 % interval, launch to launch"] = readable.gains(metric, outcome.gain_ci95)
     if ends := outcome.gain_interval90_on_a_node:
         facts["90 % interval on a real node"] = readable.gains(metric, ends)
-    if choice is not None:
+    if choice:
         goal = choice.objective
         facts[text.title(goal.metric)] = _from(
             goal.value, baseline.objective.value if baseline else None
@@ -169,7 +169,7 @@ def _from(value: float, baseline: float | None) -> str:
 def predictions(study: StudyRecord) -> list[str]:
     """List prediction and measurement of each command of the study that is verified."""
     outcome, verified = study.recommendation, study.spec.verifies
-    if verified is None or not outcome.predictions:
+    if not verified or not outcome.predictions:
         return []
     lines = [
         f"- {text.escape(line)} {text.code(redact.text(one.command))}"
@@ -201,7 +201,7 @@ def comparison(study: StudyRecord) -> list[str]:
         return []
     heading = readable.gain_heading(spec.objective)
     asked = (*SHOWN, *spec.goals, *(slo.metric for slo in spec.slos), *COSTS)
-    rows, parts = [], list[str]()
+    rows, parts = [], []
     for name, both in outcome.workloads.items():
         sides = both.baseline or {}, both.recommended or {}
         gain = readable.gain(spec.objective, both.gain_percent)
@@ -235,7 +235,7 @@ def _sides(values: Iterable[object]) -> dict[str, str]:
 
 def measured(study: StudyRecord) -> list[str]:
     """Tabulate the metrics of a server that somebody else runs, by workload."""
-    outcome, parts = study.recommendation, list[str]()
+    outcome, parts = study.recommendation, []
     for name, both in outcome.workloads.items() if outcome.address else ():
         metrics = both.recommended or {}
         rows = [
@@ -252,7 +252,7 @@ def matrix(study: StudyRecord) -> list[str]:
     outcome, spec = study.recommendation, study.spec
     if len(spec.workloads) < 2 or not outcome.matrix:
         return []
-    rows, best = [], list[str]()
+    rows, best = [], []
     for row in outcome.matrix:
         name = f"{row.role}, {row.engine} {text.code(row.fingerprint)}"
         mark = words.trade_off_mark(outcome, row.fingerprint)
@@ -261,7 +261,7 @@ def matrix(study: StudyRecord) -> list[str]:
             rows[-1][text.code(workload)] = _cell(spec.objective, row.workloads.get(workload))
         wins = [text.code(name) for name, cell in row.workloads.items() if cell.best]
         chosen = outcome.recommended
-        if wins and (chosen is None or row.fingerprint != chosen.fingerprint):
+        if wins and (not chosen or row.fingerprint != chosen.fingerprint):
             best.append(f"Best mean on {' and '.join(wins)}: the {name}.")
             if row.role != "baseline":
                 best.append(_command(row))
@@ -276,7 +276,7 @@ def matrix(study: StudyRecord) -> list[str]:
 
 
 def _cell(metric: str, cell: MatrixCell | None) -> str:
-    if cell is None:
+    if not cell:
         return "–"
     value = readable.number(cell.value)
     if cell.best:
@@ -328,7 +328,7 @@ _EXTRA_METRICS = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_mill
 def curves(study: StudyRecord) -> list[str]:
     """Tabulate both curves over requests in flight, their crossing, and the invalid loads."""
     outcome, curves = study.recommendation, study.recommendation.curves
-    if curves is None:
+    if not curves:
         return []
     workload = outcome.workloads.get(curves.workload)
     sides = [

@@ -128,7 +128,7 @@ def tried(study: StudyRecord) -> Picture | None:
         last = max(point.x for point in points)
         lines.append(Line([*xs, last], [*ys, ys[-1]], "ink", stepped=True))
         keys["ink", "-"] = "best so far"
-    if (baseline := study.choices.get("baseline")) is not None:
+    if baseline := study.choices.get("baseline"):
         lines.append(Line([], [baseline.objective.value], "baseline", dashed=True))
         keys["baseline", "--"] = "baseline"
     if finals:
@@ -182,7 +182,7 @@ def _best_launch(study: StudyRecord, points: Sequence[Point]) -> str:
 
 def finals(study: StudyRecord) -> Picture | None:
     """Draw each valid launch of the finalists and the baseline, with means and intervals."""
-    names, points = list[str](), list[Point]()
+    names, points = [], []
     for row, (_, roles, group) in enumerate(tables.finalists(study)):
         role = roles.partition(" and ")[0]
         look = _SIDES[role][0] if role in _SIDES else "fourth"
@@ -191,7 +191,7 @@ def finals(study: StudyRecord) -> Picture | None:
             if (value := scores_of(study.spec, launch.result).value) is not None:
                 tooltip = f"{roles}, launch {launch.trial.number}: {readable.number(value)}"
                 points.append(Point(tooltip, look, value, row + 0.12))
-        if (choice := study.choices.get(role)) is not None:
+        if choice := study.choices.get(role):
             goal = choice.objective
             within = f", 95 % interval {readable.interval(goal.ci95)}" if goal.ci95 else ""
             count = text.launches(goal.repeats)
@@ -250,7 +250,7 @@ def speed(study: StudyRecord) -> Picture | None:
 def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> list[Point]:
     """Return each configuration by the means of its launches, and each further load of a launch's
     curve."""
-    workload, points = study.spec.workloads[0], list[Point]()
+    workload, points = study.spec.workloads[0], []
     roles = {choice.fingerprint: role for role, choice in study.choices.items()}
     for group in study.by_configuration().values():
         speeds = [
@@ -312,7 +312,7 @@ def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
     """Return tokens per second of a user and of a GPU; None if one is unknown."""
     derived = Rent(launch.result.gpus).derived(metrics)
     per_user, per_gpu = derived.get(PER_USER), derived.get(PER_GPU)
-    return (per_user, per_gpu) if per_user and per_gpu and launch.result.failure is None else None
+    return (per_user, per_gpu) if per_user and per_gpu and not launch.result.failure else None
 
 
 def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -326,7 +326,7 @@ def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def contributions(study: StudyRecord) -> Picture | None:
     """Draw the gain of each setting, with its interval."""
-    rows, points, metric = study.recommendation.contributions, list[Point](), study.spec.objective
+    rows, points, metric = study.recommendation.contributions, [], study.spec.objective
     for place, row in enumerate(rows):
         change = f"{row.knob}, {text.scalar(row.from_)} → {text.scalar(row.to)}"
         if row.gain_percent is None:
@@ -367,7 +367,7 @@ def curves(study: StudyRecord) -> Picture | None:
     concurrent = any("concurrency" in point for point in loads)
     over, panels = "requests in flight" if concurrent else "requests per second", []
     for metric in metrics:
-        points, lines, title = list[Point](), list[Line](), text.title(metric)
+        points, lines, title = [], [], text.title(metric)
         for side, launch, curve in rows:
             look, shape = _SIDES[side]
             values = [(load, row[metric]) for load, row in curve if row.get(metric) is not None]

@@ -100,7 +100,7 @@ def resolutions(study: StudyRecord) -> list[str]:
         lines.append(f"- {row.note} ({launches} {numbers}){twin}.")
     if not lines:
         return []
-    reported = sum(launch.result.resolved is not None for launch in study.launches)
+    reported = sum(bool(launch.result.resolved) for launch in study.launches)
     note = f"As logged by the engines, from {reported} of {len(study.launches)} launches."
     return [note, "\n".join(lines)]
 
@@ -150,7 +150,7 @@ def launches(study: StudyRecord) -> list[str]:
 
 def _state(spec: StudySpec, launch: Launch) -> str:
     result = launch.result
-    if result.failure is not None:
+    if result.failure:
         return f"{result.state.value}: {result.failure.summary}"
     if result.state is State.INVALID:
         return "invalid measurement"
@@ -164,7 +164,7 @@ def failures(study: StudyRecord) -> list[str]:
     """List failures by kind and message, with the decisive line of the log."""
     groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for launch in study.launches:
-        if (failure := launch.result.failure) is not None:
+        if failure := launch.result.failure:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
             name = f"{launch.trial.number} ({launch.trial.configuration.engine})"
             key = f"{failure.summary}{fault}", failure.message
@@ -233,7 +233,7 @@ def average(values: Sequence[float]) -> float | None:
 def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     """Return a launch, the mean and the count of the best feasible configuration per engine, the
     best engine first."""
-    ranked: list[tuple[Launch, float, int]] = []
+    ranked = []
     for launches in study.by_configuration().values():
         group = study.deciding(launches)
         complete = [launch for launch in group if launch.result.state is State.COMPLETE]
@@ -271,7 +271,7 @@ def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
 def capacities(study: StudyRecord) -> list[str]:
     """Tabulate the loads tried on the last launch (of the finals, if any) of the recommended
     command and baseline."""
-    spec, parts = study.spec, list[str]()
+    spec, parts = study.spec, []
     if not spec.load_key:
         return []
     unit = "in flight" if spec.load_key == "concurrency" else "requests per second"
@@ -340,11 +340,11 @@ def answers(study: StudyRecord) -> list[str]:
     kinds = []
     for launch in study.launches:
         trial, check = launch.trial, launch.result.accuracy
-        if check is None:
+        if not check:
             continue
         kinds.append(check.kind)
         made = trial.configuration
-        own = baseline is not None and baseline.fingerprint == made.fingerprint
+        own = baseline and baseline.fingerprint == made.fingerprint
         outcomes = {
             None: "compared with" if own else "not compared",
             True: "passes",

@@ -62,7 +62,7 @@ def brief(outcome: Recommendation) -> list[str]:
     potential."""
     choice, baseline, cost = outcome.recommended, outcome.baseline, outcome.study_cost
     told = [_sentence(outcome), *_way_on(outcome)]
-    if choice is not None and baseline is not None and choice.fingerprint != baseline.fingerprint:
+    if choice and baseline and choice.fingerprint != baseline.fingerprint:
         verdict, (name, unit) = outcome.qualified_verdict, title_of(choice.objective.metric)
         verdict = (
             verdict.capitalize()
@@ -80,7 +80,7 @@ def brief(outcome: Recommendation) -> list[str]:
         if ends := outcome.gain_interval90_on_a_node:
             both = filter(None, (on_a_node(choice.objective), readable.gains(metric, ends)))
             told[0] += f" On a real node {', '.join(both)} (90 %)."
-        if (over := outcome.gain_over_recipe) is not None and over.ci95 is not None:
+        if (over := outcome.gain_over_recipe) and over.ci95 is not None:
             led = readable.gain_in_words(metric, over.percent, f"{over.engine}'s recipe")
             told[0] += f" {led[:1].upper()}{led[1:]}."
         if outcome.verdict is Verdict.BETTER and outcome.origin.predicted:
@@ -96,12 +96,10 @@ def brief(outcome: Recommendation) -> list[str]:
     told += [crossing(outcome), _answers(outcome), _front(outcome)]
     costs = [*_trade_offs(outcome), *_slower(outcome)]
     costs += [] if outcome.address else beside_the_baseline(outcome)
-    if choice is not None and choice.longest_request_tokens:
+    if choice and choice.longest_request_tokens:
         costs.append(f"Longest request {choice.longest_request_tokens:,} tokens.")
     costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
-    hours = (
-        f"The study took {readable.number(cost.node_hours)} node-hours." if cost is not None else ""
-    )
+    hours = f"The study took {readable.number(cost.node_hours)} node-hours." if cost else ""
     told += [
         " ".join(own_command(outcome)),
         " ".join(costs),
@@ -153,7 +151,7 @@ def regression(one: Regression, outcome: Recommendation) -> list[str]:
     lines += [*one.notes, f"verdict: {one.verdict} (margin {one.margin_percent:g} %)"]
     if one.tune_again is not None:
         cost, hours = outcome.study_cost, ""
-        if cost is not None:
+        if cost:
             hours = f" and {readable.number(cost.node_hours)} node-hours"
             hours += f", {readable.number(cost.cost)} in money" if cost.cost else ""
         took = f"the study took {outcome.launches} launches{hours}"
@@ -167,9 +165,9 @@ def promises(outcome: Recommendation) -> list[str]:
     """Describe longest request and trade-offs of the recommended command, and its alternatives: a
     sentence each."""
     choice = outcome.recommended
-    if choice is None:
+    if not choice:
         return []
-    kept, head = served(choice), list[str]()
+    kept, head = served(choice), []
     if kept:
         baseline = outcome.baseline.longest_request_tokens if outcome.baseline else None
         against = f", the baseline's {baseline:,}" if baseline is not None else ""
@@ -277,7 +275,7 @@ def predictions(outcome: Recommendation) -> list[str]:
             else ""
         )
         came = f"{one.failure}, not measured" if one.failure else "not measured"
-        if one.measured is not None:
+        if one.measured:
             error = readable.percent(one.predicted.error_percent)
             came = (
                 f"{outcome.label} {readable.number(one.measured.value)}, prediction error {error}"
@@ -300,7 +298,7 @@ def not_simulated(outcome: Recommendation) -> str:
 def remaining(outcome: Recommendation) -> str:
     """Return how much better another configuration may be (the regret); empty if unknown."""
     regret = outcome.regret
-    if regret is None or outcome.recommended is None:
+    if not regret or not outcome.recommended:
         return ""
     if regret.percent >= 100:
         return "The launches do not bound the regret: another configuration may be twice as good."
@@ -329,7 +327,7 @@ def load_shape(outcome: Recommendation) -> str:
 def _answers(outcome: Recommendation) -> str:
     """Summarise the check of answers; empty without a check."""
     check, worse = outcome.accuracy, outcome.failures.get(FailureKind.ACCURACY.value, 0)
-    if check is None or outcome.recommended is None:
+    if not check or not outcome.recommended:
         return ""
     kinds = {"builtin": "agreement with the baseline", "tasks": "right answers", "command": "score"}
     fell = (
@@ -339,7 +337,7 @@ def _answers(outcome: Recommendation) -> str:
     )
     if check.passed is None:
         return f"Answers not compared with the baseline's: too few launches were left.{fell}"
-    if outcome.baseline is None or outcome.recommended.fingerprint == outcome.baseline.fingerprint:
+    if not outcome.baseline or outcome.recommended.fingerprint == outcome.baseline.fingerprint:
         return fell.strip()
     mine = score(check.kind, check.recommended, check.recommended_ci95)
     theirs, threshold = (
@@ -351,7 +349,7 @@ def _answers(outcome: Recommendation) -> str:
 
 def unjudged(outcome: Recommendation) -> str:
     """Say what is not known of the answers' quality."""
-    if outcome.accuracy is None or outcome.accuracy.passed is None:
+    if not outcome.accuracy or outcome.accuracy.passed is None:
         return "The quality of the answers was not judged."
     return "The quality of the answers was judged by the check above alone."
 
@@ -368,13 +366,9 @@ def score(kind: str, value: float | None, interval: tuple[float, float] | None =
 
 def _speculation(outcome: Recommendation) -> str:
     """Describe the source of the draft acceptance if prompts are not real text."""
-    told = [
-        choice.speculation
-        for choice in (outcome.recommended, outcome.baseline)
-        if choice is not None
-    ]
-    one = next((one for one in told if one is not None and one.random), None)
-    if outcome.recommended is None or one is None or outcome.origin is Evidence.REPLAYED:
+    told = [choice.speculation for choice in (outcome.recommended, outcome.baseline) if choice]
+    one = next((one for one in told if one and one.random), None)
+    if not outcome.recommended or not one or outcome.origin is Evidence.REPLAYED:
         return ""
     came = "".join(f"; {length:.3g} were counted" for length in list(one.accepted.values())[:1])
     drafted = text.count(one.drafted, "drafted token")
@@ -397,7 +391,7 @@ def measured(outcome: Recommendation) -> str:
         outcome.recommended,
         "Measured" if outcome.origin is Evidence.MEASURED else outcome.label,
     )
-    if choice is None:
+    if not choice:
         miss = outcome.nearest_miss
         return f"{outcome.address} does not meet the limits. {_missed(outcome, miss) if miss else ''}".rstrip()
     goal = choice.objective
@@ -425,7 +419,7 @@ def _sentence(outcome: Recommendation) -> str:
         return measured(outcome)
     where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({outcome.label})"
     choice, baseline = outcome.recommended, outcome.baseline
-    if choice is None:
+    if not choice:
         nothing = f"No configuration is feasible {where}: there is no command to recommend."
         miss = outcome.nearest_miss
         return f"{nothing} {_missed(outcome, miss)}" if miss else nothing
@@ -433,7 +427,7 @@ def _sentence(outcome: Recommendation) -> str:
     figure = f"{choice.engine} {choice.engine_version} reaches {value} {where}"
     if choice.objective.interval90_on_a_node:
         figure += f", {on_a_node(choice.objective)} on a real node (90 %)"
-    if baseline is None:
+    if not baseline:
         could = (
             "carry any load within the limits"
             if choice.objective.metric.startswith("capacity_")
@@ -514,16 +508,14 @@ def gain(outcome: Recommendation) -> str:
     choice, baseline = outcome.recommended, outcome.baseline
     if outcome.address:
         return ""
-    if choice is None or baseline is None:
-        unopposed = (
-            ": the baseline did not run, so the gain is unknown" if choice is not None else ""
-        )
+    if not choice or not baseline:
+        unopposed = ": the baseline did not run, so the gain is unknown" if choice else ""
         return f"Verdict: {outcome.verdict.value}{unopposed}."
     if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
         return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
     repeats = " against ".join(text.launches(one.objective.repeats) for one in (choice, baseline))
     metric, sure = choice.objective.metric, f"no interval, from {repeats}"
-    if outcome.gain_ci95 is not None:
+    if outcome.gain_ci95:
         sure = f"95 % interval {readable.gains(metric, outcome.gain_ci95)}, from {repeats}"
     if ends := outcome.gain_interval90_on_a_node:
         sure += f"; 90 % prediction interval on a real node {readable.gains(metric, ends)}"
@@ -536,7 +528,7 @@ def gain(outcome: Recommendation) -> str:
         meaning = ": the test of the finals passed"
     gained, over = readable.gain_in_words(metric, outcome.gain_percent), outcome.gain_over_recipe
     told = f"Gain {gained} ({sure})" if gained[0] in "+-" else f"It {gained} ({sure})"
-    if over is not None:
+    if over:
         recipe = f"{over.engine}'s recipe {over.recipe}"
         against = readable.gain_within(metric, over.percent, over.ci95, recipe)
         told += f"; {against if over.ci95 else f'the command is {recipe}'}"
@@ -553,7 +545,7 @@ def prompts(outcome: Recommendation) -> str:
     """Compare the gain of the finals with the search's estimate; empty if the launches do not show
     it."""
     row = next(iter(outcome.workloads.values()), None)
-    if outcome.recommended is None or row is None or row.prompts is None:
+    if not outcome.recommended or not row or not row.prompts:
         return ""
     told = f"The finals used prompts that the search {'had used' if row.prompts == 'seen' else 'had not used'}"
     told += f" ({row.sent})" if row.sent else ""
@@ -562,7 +554,7 @@ def prompts(outcome: Recommendation) -> str:
         outcome.search_gain_percent,
         outcome.search_gain_ci95,
     )
-    if expected is None or gained is None or within is None:
+    if expected is None or gained is None or not within:
         return f"{told}."
     halves = [(high - low) / 2 for low, high in filter(None, (within, outcome.gain_ci95))]
     shrinks = len(halves) > 1 and expected - gained > math.hypot(*halves)
@@ -587,7 +579,7 @@ def _few_good(outcome: Recommendation) -> str:
     choice, metrics = outcome.recommended, _of_objective(outcome)
     good, done = metrics.get(GOODPUT), metrics.get("request_throughput")
     if (
-        choice is None
+        not choice
         or choice.objective.metric != GOODPUT
         or good is None
         or not done
@@ -604,7 +596,7 @@ def crossing(outcome: Recommendation) -> str:
     """Name the faster command by concurrency, in one or two sentences; empty without two curves."""
     curves = outcome.curves
     both = [p for p in curves.points if p.gain_percent is not None] if curves else []
-    if curves is None or not both:
+    if not curves or not both:
         return ""
     open_ = _listed([str(p.concurrency) for p in both if p.faster is None])
     if all(p.faster is None for p in both):
@@ -626,7 +618,7 @@ def crossing(outcome: Recommendation) -> str:
 def money(outcome: Recommendation) -> list[str]:
     """Describe the study's cost; empty where no time is known."""
     cost = outcome.study_cost
-    if cost is None:
+    if not cost:
         return []
     whose = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}.get(
         outcome.evidence, ""
@@ -643,7 +635,7 @@ def trade_off(outcome: Recommendation) -> str:
     """Name the workloads on which the recommended command is best and those on which it loses,
     without a subject."""
     row = next((row for row in outcome.matrix if row.role == "recommended"), None)
-    if row is None or len(row.workloads) < 2:
+    if not row or len(row.workloads) < 2:
         return ""
     lost = [
         f"loses {abs(readable.changed(row.objective.metric, cell.gain_percent) or 0):.0f} % on {name}"

@@ -50,12 +50,13 @@ class SyncState(BaseModel):
             return cls.model_validate_json((folder / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             folder.mkdir(parents=True, exist_ok=True)
-            # Of its question and of when that was written, to the nanosecond.
-            question, new = folder / "study.yaml", uuid.uuid4()
+            # The id comes from the question and when that was written, to the nanosecond.
+            question, study_id = folder / "study.yaml", uuid.uuid4()
             with suppress(OSError):
-                begun = f"{question.stat().st_mtime_ns} {question.read_text(encoding='utf-8', errors='replace')}"
-                new = uuid.uuid5(uuid.NAMESPACE_OID, begun)
-            state = cls(study_id=new.hex, sent_to=[])
+                content = question.read_text(encoding="utf-8", errors="replace")
+                begun = f"{question.stat().st_mtime_ns} {content}"
+                study_id = uuid.uuid5(uuid.NAMESPACE_OID, begun)
+            state = cls(study_id=study_id.hex, sent_to=[])
             state.save(folder)
             return state
 
@@ -67,8 +68,9 @@ def view_address(home: Path, study: str) -> str:
     """Return a browser's address of a finished study's launches, best first; empty if MLflow has
     none."""
     uri = tracking_uri(home)
-    page = SyncState.load(home / "studies" / study).pages.get(shown(uri))
-    base = shown(uri).rstrip("/") if is_server(uri) else "http://127.0.0.1:5000"
+    place = shown(uri)
+    page = SyncState.load(home / "studies" / study).pages.get(place)
+    base = place.rstrip("/") if is_server(uri) else "http://127.0.0.1:5000"
     return f"{base}/{page}" if page and base.startswith("http") else ""
 
 
@@ -81,9 +83,9 @@ class Tracker:
     """
 
     def __init__(self, home: Path, spec: StudySpec, note: Notify = silent) -> None:
-        self.home, self._place = home.resolve(), place(home)
-        self._spec, self._note = spec, note
+        self.home, self._spec, self._note = home.resolve(), spec, note
         self._uri = tracking_uri(self.home)
+        self._place, self._runs_at = shown(self._uri), place(home)
         self._folder = self.home / "studies" / spec.study
         self._sync_state = SyncState.load(self._folder)
         self._runs = StudyRuns(self._uri, self.home, spec, self._sync_state.study_id)
@@ -102,12 +104,12 @@ class Tracker:
     def has_everything(self) -> bool:
         """Return whether MLflow has the whole finished study; False for a deleted database."""
         file = database_file(self._uri)
-        return shown(self._uri) in self._sync_state.sent_to and (file is None or file.exists())
+        return self._place in self._sync_state.sent_to and (file is None or file.exists())
 
     def sync(self, launches: Iterable[Launch]) -> None:
         """Synchronise the child runs with these launches: add, complete, and delete runs without a
         launch."""
-        self._note(f"runs go to MLflow at {self._place}")
+        self._note(f"runs go to MLflow at {self._runs_at}")
         self._mark_sent(False)
         self._launches.clear()
         self._runs.disconnect()
@@ -116,6 +118,7 @@ class Tracker:
     def record(self, *launches: Launch) -> None:
         """Write launches' child runs and the study's progress; no effect while MLflow is down."""
         self._launches |= {launch.trial.number: launch for launch in launches}
+        self._launches = dict(sorted(self._launches.items()))
         if not self._down:
             self._send()
 
@@ -131,53 +134,56 @@ class Tracker:
         self._runs.disconnect()
         self._send()
         if was_down and not self._down:
-            self._note(f"MLflow at {shown(self._uri)} answers again; the study was sent")
+            self._note(f"MLflow at {self._place} answers again; the study was sent")
 
     def _send(self) -> None:
-        ran = (
-            launch
-            for _, launch in sorted(self._launches.items())
-            if launch.result.state is State.COMPLETE
-        )
-        baseline = next((launch for launch in ran if launch.trial.role is Role.BASELINE), None)
+        runs, launches = self._runs, list(self._launches.values())
         try:
-            self._runs.keep_only(self._launches)
-            refused = False
-            for number, launch in sorted(self._launches.items()):
-                try:
-                    self._runs.record(launch, baseline)
-                except Exception as error:
-                    if not is_refusal(error):
-                        raise
-                    # MLflow works and does not take this one, which must not hold up the others.
-                    refused = True
-                    self._say_once(
-                        f"MLflow does not take launch {number}: {reason(error, self._uri)}"
-                    )
+            runs.keep_only(self._launches)
+            refused = self._record(launches)
             # Up to the first launch that is not finished yet; in the end all.
-            known = [
-                n
-                for place, n in enumerate(sorted(self._launches))
-                if n == place or self._outcome is not None
-            ]
-            self._runs.show_progress([self._launches[number] for number in known])
-            if self._outcome is not None:
-                self._runs.finish(*self._outcome, self._launches.values())
+            runs.show_progress(
+                launch
+                for place, launch in enumerate(launches)
+                if launch.trial.number == place or self._outcome
+            )
+            if self._outcome:
+                runs.finish(*self._outcome, launches)
                 self._finished = True
-                self._sync_state.pages[shown(self._uri)] = self._runs.page
-                self._mark_sent(not (refused or self._runs.without_files))
+                self._sync_state.pages[self._place] = runs.page
+                self._mark_sent(not (refused or runs.without_files))
         except Exception as error:
             if not is_trouble(error):
                 raise
-            self._runs.disconnect()
+            runs.disconnect()
             self._down = True
-            kept = "the study is in results.jsonl and is sent at its end"
             self._say_once(
-                f"MLflow at {shown(self._uri)} cannot be used ({reason(error, self._uri)}); {kept}"
+                f"MLflow at {self._place} cannot be used ({reason(error, self._uri)}); the study "
+                "is in results.jsonl and is sent at its end"
             )
-        if why := self._runs.without_files:
-            lacks = "does not accept logs or reports of this study"
-            self._say_once(f"MLflow at {shown(self._uri)} {lacks} ({why})")
+        if runs.without_files:
+            self._say_once(
+                f"MLflow at {self._place} does not accept logs or reports of this study "
+                f"({runs.without_files})"
+            )
+
+    def _record(self, launches: Iterable[Launch]) -> bool:
+        """Write the launches' child runs; return whether MLflow refused one, which must not hold up
+        the others."""
+        baseline, refused = None, False
+        for launch in launches:
+            complete = launch.result.state is State.COMPLETE
+            if not baseline and complete and launch.trial.role is Role.BASELINE:
+                baseline = launch
+        for launch in launches:
+            try:
+                self._runs.record(launch, baseline)
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                refused, why = True, reason(error, self._uri)
+                self._say_once(f"MLflow does not take launch {launch.trial.number}: {why}")
+        return refused
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
@@ -186,9 +192,8 @@ class Tracker:
 
     def _mark_sent(self, whole: bool) -> None:
         """Store whether MLflow has the whole finished study."""
-        place = shown(self._uri)
-        others = [one for one in self._sync_state.sent_to if one != place]
-        self._sync_state.sent_to = [*others, place] if whole else others
+        others = [place for place in self._sync_state.sent_to if place != self._place]
+        self._sync_state.sent_to = [*others, self._place] if whole else others
         self._sync_state.save(self._folder)
 
     def close(self) -> None:
@@ -202,6 +207,6 @@ class Tracker:
         self._runs.disconnect()
         if self._down:
             self._note(
-                f"MLflow at {shown(self._uri)} lacks runs of this study; send them with:\n"
+                f"MLflow at {self._place} lacks runs of this study; send them with:\n"
                 f"{Home(self.home).resume_command(self._spec.study)}"
             )

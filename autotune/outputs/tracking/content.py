@@ -66,12 +66,8 @@ def _figures(
 ) -> dict[str, float]:
     """Return the metrics of one load in the report, in the study's goals and limits, and others
     with their prefix."""
-    return _numbers(
-        {
-            f"{prefix}{name}": (metrics or {}).get(name)
-            for name in (*SHOWN, *more, *spec.asked.values())
-        }
-    )
+    names = (*SHOWN, *more, *spec.asked.values())
+    return _numbers({f"{prefix}{name}": (metrics or {}).get(name) for name in names})
 
 
 class Point(NamedTuple):
@@ -92,13 +88,9 @@ def launch_points(
 
     Figures at other loads follow; their step is the concurrency, else the requests per minute.
     """
-    metrics: dict[str, Any] = dict.fromkeys(
-        (OBJECTIVE, spec.objective), scores_of(spec, launch.result).value
-    )
-    mine, base = (
-        scores_of(spec, launch.result).score,
-        None if baseline is None else scores_of(spec, baseline.result).score,
-    )
+    scores = scores_of(spec, launch.result)
+    metrics: dict[str, Any] = dict.fromkeys((OBJECTIVE, spec.objective), scores.value)
+    mine, base = scores.score, scores_of(spec, baseline.result).score if baseline else None
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
     for workload, values in launch.result.metrics.items():
@@ -121,16 +113,14 @@ def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
     """Return the objective of each launch, given by number, and the best so far; the step is the
     launch's number."""
     by_number = {launch.trial.number: launch for launch in launches}
-    values = [
-        (number, scores_of(spec, launch.result).value) for number, launch in by_number.items()
-    ]
-    rows = [("launch_objective", number, value) for number, value in values if value is not None]
-    rows += [
-        ("best_so_far", number, value)
-        for number, value in best_so_far(spec, list(by_number.values()))
-    ]
+    scores = ((number, scores_of(spec, one.result)) for number, one in by_number.items())
+    values = [(number, one.value) for number, one in scores]
+    best = best_so_far(spec, list(by_number.values()))
     return [
-        Point(name, value, number, span_ms(by_number[number])[1]) for name, number, value in rows
+        Point(name, value, number, span_ms(by_number[number])[1])
+        for name, rows in (("launch_objective", values), ("best_so_far", best))
+        for number, value in rows
+        if value is not None
     ]
 
 
@@ -159,14 +149,12 @@ def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
         "command": " ".join([*(f"{k}={shlex.quote(v)}" for k, v in settings.items()), *command]),
         "mlflow.source.name": "autotune",
     }
-    if broken := [
-        slo for slo, beyond in scores_of(spec, launch.result).violations.items() if beyond > 0
-    ]:
+    violations = scores_of(spec, result).violations
+    if broken := [slo for slo, beyond in violations.items() if beyond > 0]:
         tags["verdict"] = f"breaks {', '.join(broken)}"
     if result.failure:
-        tags["failure"] = redact.text(
-            f"{result.failure.message}\n{result.failure.log_excerpt}".strip()
-        )
+        failure = f"{result.failure.message}\n{result.failure.log_excerpt}"
+        tags["failure"] = redact.text(failure.strip())
     return {name: value[:TEXT_LENGTH] for name, value in tags.items()}
 
 
@@ -183,18 +171,8 @@ def study_tags(spec: StudySpec) -> dict[str, str]:
 
 
 def study_params(spec: StudySpec) -> dict[str, Any]:
-    names = (
-        "objective",
-        "baseline",
-        "launches",
-        "hours",
-        "on",
-        "executor",
-        "sampler",
-        "noise",
-        "seed",
-        "gpus",
-    )
+    """Return the settings of a study for its run's page."""
+    names = ("objective", "baseline", "launches", "hours", "on", "executor", "sampler", "noise")
     return {
         "model": spec.model.id,
         "hardware": spec.hardware.name,
@@ -205,26 +183,21 @@ def study_params(spec: StudySpec) -> dict[str, Any]:
         "pareto": spec.pareto or "none",
         "slos": ", ".join(map(str, spec.slos)) or "none",
         "pins": json.dumps(spec.pins),
-        **{name: getattr(spec, name) for name in names},
+        **{name: getattr(spec, name) for name in (*names, "seed", "gpus")},
     }
 
 
 def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float]:
-    low, high = outcome.gain_ci95 or (None, None)
-    lowest, highest = outcome.gain_interval90_on_a_node or (None, None)
-    figures: dict[str, Any] = {
-        "gain_percent": outcome.gain_percent,
-        "gain_ci95_low": low,
-        "gain_ci95_high": high,
-        "gain_interval90_on_a_node_low": lowest,
-        "gain_interval90_on_a_node_high": highest,
-        "search_gain_percent": outcome.search_gain_percent,
-        "launches": outcome.launches,
-        "trials": outcome.trials,
-        "duration_s": outcome.duration_s,
-        "baseline_objective": outcome.baseline.objective.value if outcome.baseline else None,
-    }
-    if outcome.recommended is not None:
+    """Return the figures of a finished study."""
+    figures: dict[str, Any] = {"gain_percent": outcome.gain_percent}
+    for name in ("gain_ci95", "gain_interval90_on_a_node"):
+        low, high = getattr(outcome, name) or (None, None)
+        figures |= {f"{name}_low": low, f"{name}_high": high}
+    names = ("search_gain_percent", "launches", "trials", "duration_s")
+    figures |= {name: getattr(outcome, name) for name in names}
+    if outcome.baseline:
+        figures["baseline_objective"] = outcome.baseline.objective.value
+    if outcome.recommended:
         goal = outcome.recommended.objective
         figures |= dict.fromkeys((OBJECTIVE, goal.metric), goal.value)
     for choice, prefix in ((outcome.recommended, ""), (outcome.baseline, "baseline_")):
@@ -233,25 +206,23 @@ def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float
         figures |= _figures(spec, both.recommended, f"{workload}.")
         figures |= _figures(spec, both.baseline, f"baseline.{workload}.")
     for one in outcome.regressions:
-        figures |= {
-            f"regress.{one.to_version}.{row.role}.change_percent": row.change_percent
-            for row in one.commands
-        }
+        for row in one.commands:
+            figures[f"regress.{one.to_version}.{row.role}.change_percent"] = row.change_percent
     return _numbers(figures)
 
 
 def both_curves(outcome: Recommendation, at_ms: int) -> list[Point]:
     """Return the curves of the recommended command and of the baseline; the step is the
     concurrency."""
-    if outcome.curves is None:
+    if not outcome.curves:
         return []
-    name, points = f"{outcome.curves.workload}.curve.{outcome.curves.metric}", list[Point]()
-    for row in outcome.curves.points:
-        sides = {name: row.recommended, f"baseline.{name}": row.baseline}
-        points += [
-            Point(side, value, row.concurrency, at_ms) for side, value in _numbers(sides).items()
-        ]
-    return points
+    name = f"{outcome.curves.workload}.curve.{outcome.curves.metric}"
+    return [
+        Point(side, value, row.concurrency, at_ms)
+        for row in outcome.curves.points
+        for side, value in ((name, row.recommended), (f"baseline.{name}", row.baseline))
+        if value is not None
+    ]
 
 
 def note(report: str, run_id: str) -> str:
@@ -264,27 +235,26 @@ def note(report: str, run_id: str) -> str:
 
 
 def outcome_tags(outcome: Recommendation) -> dict[str, str]:
+    """Return the tags of a finished study."""
     tags = {
         "verdict": outcome.verdict.value,
         "stop_reason": outcome.stop_reason,
         "evidence": outcome.label.lower(),
+        **{f"regress.{one.to_version}": one.verdict for one in outcome.regressions},
     }
-    tags |= {f"regress.{one.to_version}": one.verdict for one in outcome.regressions}
     if outcome.holds_on_a_node is not None:
         tags["holds_on_a_node"] = str(outcome.holds_on_a_node).lower()
-    if outcome.recommended is None:
-        return tags
-    choice = outcome.recommended
-    command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
-    chosen = {
-        "engine": choice.engine,
-        "engine_version": choice.engine_version,
-        "fingerprint": choice.fingerprint,
-    }
-    chosen["gives_up"] = (
-        ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up or ()) or "nothing"
-    )
-    return {**tags, **chosen, "command": command[:TEXT_LENGTH]}
+    if choice := outcome.recommended:
+        trade_offs = ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up or ())
+        command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
+        tags |= {
+            "engine": choice.engine,
+            "engine_version": choice.engine_version,
+            "fingerprint": choice.fingerprint,
+            "gives_up": trade_offs or "nothing",
+            "command": command[:TEXT_LENGTH],
+        }
+    return tags
 
 
 def span_ms(launch: Launch) -> tuple[int, int]:
@@ -318,28 +288,32 @@ def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str
     """
     goal, metric = goal_of(spec), f"metrics.`{spec.objective}`"
     view_id, link = view_of(spec, experiment_id)
-    tags = [f"tags.`{tag}`" for tag in ("engine", "verdict", "role", "study", "evidence")]
-    latencies = (
-        f"metrics.`{spec.workloads[0]}.{name}`" for name in ("mean_ttft_ms", "mean_tpot_ms")
-    )
-    columns = [metric, "metrics.`gain_percent`", *tags[:3], *latencies, *tags[3:]]
-    # The launches that ran, the best one first: those of one goal, as a column of two would hold
-    # different quantities.
+    latencies = (f"{spec.workloads[0]}.{name}" for name in ("mean_ttft_ms", "mean_tpot_ms"))
+    columns = [
+        metric,
+        "metrics.`gain_percent`",
+        *(f"tags.`{tag}`" for tag in ("engine", "verdict", "role")),
+        *(f"metrics.`{name}`" for name in latencies),
+        *(f"tags.`{tag}`" for tag in ("study", "evidence")),
+    ]
+    # Show the launches that ran, the best one first: those of one goal, as a column of two would
+    # hold different quantities.
     state = {
-        "searchFilter": f"tags.kind = 'launch' and tags.state = 'complete' and tags.goal = '{goal}'",
+        "searchFilter": "tags.kind = 'launch' and tags.state = 'complete' and "
+        f"tags.goal = '{goal}'",
         "orderByKey": metric,
         "orderByAsc": not maximises(spec.objective),
         "selectedColumns": columns,
         "columnOrder": columns,
     }
     view = {"name": f"{goal}, best first", "createdAt": at_ms, "state": json.dumps(state)}
-    # Markdown above the list of runs. The page shows the first line; the rest unfolds.
-    description = (
-        f"[Launches by {goal}, best first]({link}): this view is also in the menu *Views*. By hand: filter by "
-        f"`tags.goal`, then *Sort* by `{spec.objective}`, which also adds its column.\n\n"
-        "Serving configurations tried by autotune: a run per study, and below it one per launch.\n"
-    )
     return {
         f"mlflow.sharedViewState.{view_id}": json.dumps(view),
-        "mlflow.note.content": description,
+        # Markdown above the list of runs. The page shows the first line; the rest unfolds.
+        "mlflow.note.content": (
+            f"[Launches by {goal}, best first]({link}): this view is also in the menu *Views*. By "
+            f"hand: filter by `tags.goal`, then *Sort* by `{spec.objective}`, which also adds its "
+            "column.\n\nServing configurations tried by autotune: a run per study, and below it "
+            "one per launch.\n"
+        ),
     }

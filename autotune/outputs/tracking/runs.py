@@ -107,12 +107,10 @@ def reason(error: Exception, uri: str) -> str:
             return plain
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    known = [
-        credentials(uri),
-        *(os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("TOKEN", "PASSWORD")),
-    ]
-    said = redact.text(text, [secret for secret in known if secret]).strip().splitlines()
-    lines = [line for line in said if not line.startswith(_AUTOFLUSH)]
+    names = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD")
+    secrets = (credentials(uri), *(os.environ.get(name) for name in names))
+    safe = redact.text(text, [secret for secret in secrets if secret])
+    lines = [line for line in safe.strip().splitlines() if not line.startswith(_AUTOFLUSH)]
     return re.sub(r"^\(\w+\.\w+\) ", "", lines[0])[:200] if lines else type(error).__name__
 
 
@@ -169,20 +167,18 @@ class StudyRuns:
         """Write a launch's child run with its gain over a launch of the baseline, or complete a
         half-written one."""
         child = self._children.get(launch.trial.number)
-        mine = (launch.trial.configuration.fingerprint, launch.result.started_at)
-        if (
-            child is not None
-            and (child.data.tags.get("fingerprint"), child.data.tags.get("started_at")) != mine
+        tags = content.launch_tags(self._spec, launch)
+        if child and any(
+            child.data.tags.get(name) != tags[name] for name in ("fingerprint", "started_at")
         ):
-            # That of an earlier launch of the same number.
+            # Replace that of an earlier launch of the same number.
             self._client.delete_run(child.info.run_id)
             child = None
-        if child is not None and child.info.status != "RUNNING":
+        if child and child.info.status != "RUNNING":
             return
         trial, result = launch.trial, launch.result
         start, end = content.span_ms(launch)
-        if child is None:
-            tags = content.launch_tags(self._spec, launch)
+        if not child:
             tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
             name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
             child = self._client.create_run(
@@ -190,11 +186,8 @@ class StudyRuns:
             )
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
-        self._log_batch(
-            run_id,
-            content.launch_points(self._spec, launch, baseline, child.info.start_time),
-            knobs,
-        )
+        points = content.launch_points(self._spec, launch, baseline, child.info.start_time)
+        self._log_batch(run_id, points, knobs)
         secrets = redact.secrets_in(trial.command.argv, trial.command.env)
         for name, log in server_logs(self._folder / "trials" / f"{trial.number:04d}").items():
             text = read_ends(log, _LOG_END_BYTES).decode(errors="replace")
@@ -225,41 +218,39 @@ class StudyRuns:
         """Write the outcome to the parent run: figures, verdict, nodes, and the files of the
         study's folder."""
         nodes = dict.fromkeys(launch.result.node for launch in launches if launch.result.node)
-        run_id, start_ms = self._parent.info.run_id, self._parent.info.start_time
+        run_id, now_ms = self._parent.info.run_id, int(time.time() * 1000)
         logged = self._client.get_run(run_id).data.metrics
-        figures = content.outcome_metrics(self._spec, recommendation).items()
         # Only what differs, so that finishing twice leaves one point.
-        changed = {
-            name: value for name, value in figures if logged.get(content.metric_name(name)) != value
-        }
         points = [
-            content.Point(name, value, 0, int(time.time() * 1000))
-            for name, value in changed.items()
+            content.Point(name, value, 0, now_ms)
+            for name, value in content.outcome_metrics(self._spec, recommendation).items()
+            if logged.get(content.metric_name(name)) != value
         ]
-        self._log_batch(run_id, [*points, *content.both_curves(recommendation, start_ms)], {})
-        self._tag(self._parent, {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)})
-        judged = (
-            (recommendation.baseline, "baseline"),
-            (recommendation.recommended, recommendation.qualified_verdict),
-        )
-        verdicts = {choice.fingerprint: verdict for choice, verdict in judged if choice is not None}
+        points += content.both_curves(recommendation, self._parent.info.start_time)
+        self._log_batch(run_id, points, {})
+        tags = {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)}
+        verdicts = {}
+        if recommendation.baseline:
+            verdicts[recommendation.baseline.fingerprint] = "baseline"
+        if recommendation.recommended:
+            fingerprint = recommendation.recommended.fingerprint
+            verdicts[fingerprint] = recommendation.qualified_verdict
         for child in self._children.values():
             if (verdict := verdicts.get(child.data.tags.get("fingerprint", ""))) is not None:
                 self._tag(child, {"verdict": verdict})
-        texts = {
+        files = {
             name: redact.text(path.read_text("utf-8"))
             for name in ARTIFACTS
             if (path := folder / name).is_file()
         }
-        if "report.md" in texts:
-            self._tag(self._parent, {_NOTE: content.note(texts["report.md"], run_id)})
-        for name, text in texts.items():
-            self._log_text(run_id, text, name)
+        if "report.md" in files:
+            tags[_NOTE] = content.note(files["report.md"], run_id)
+        self._tag(self._parent, tags)
         for path in sorted([*(folder / EXPORTS).glob("*"), *(folder / PICTURES).glob("*")]):
             if path.is_file():
-                self._log_text(
-                    run_id, path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}"
-                )
+                files[f"{path.parent.name}/{path.name}"] = path.read_text(encoding="utf-8")
+        for name, text in files.items():
+            self._log_text(run_id, text, name)
         self._client.set_terminated(run_id, "FINISHED")
 
     def kill(self) -> None:
@@ -271,7 +262,7 @@ class StudyRuns:
         client = self.__dict__.pop("_client", None)
         for name in ("_experiment", "_parent", "_children"):
             self.__dict__.pop(name, None)
-        if client is not None:
+        if client:
             disconnect(client)
 
     @cached_property
@@ -284,11 +275,10 @@ class StudyRuns:
         holds the study."""
         name = content.experiment_name(self._spec)
         found = self._client.get_experiment_by_name(name)
-        if found is None or not self._search("study", [found.experiment_id]):
+        if not found or not self._search("study", [found.experiment_id]):
             # A person may have renamed the experiment since.
-            others = [str(one.experiment_id) for one in self._client.search_experiments()]
-            runs = self._search("study", others) if others else []
-            if runs:
+            others = [one.experiment_id for one in self._client.search_experiments()]
+            if runs := self._search("study", others) if others else []:
                 return str(runs[0].info.experiment_id)
         found = found or self._create_experiment(name)
         if found.lifecycle_stage == "deleted":
@@ -302,12 +292,12 @@ class StudyRuns:
         place = None if is_server(self._uri) else folder.as_uri()
         tags = {"mlflow.experimentKind": "custom_model_development"}
         try:
-            return self._client.get_experiment(
-                self._client.create_experiment(name, artifact_location=place, tags=tags)
-            )
-        except MlflowException:  # another tuner was faster
+            created = self._client.create_experiment(name, artifact_location=place, tags=tags)
+            return self._client.get_experiment(created)
+        except MlflowException:
+            # Another tuner may have been faster.
             found = self._client.get_experiment_by_name(name)
-            if found is None:
+            if not found:
                 raise
             return found
 
@@ -334,16 +324,12 @@ class StudyRuns:
             run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
         if not run.data.params:  # new, or cut off before it had them
             # The column *Dataset*: the telling one of those that a list of runs begins with.
-            names = {
-                name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in self._spec.workloads
-            }
-            datasets = [
-                Dataset(name[:500], digest, "autotune workload", name)
-                for name, digest in names.items()
-            ]
-            self._client.log_inputs(
-                run.info.run_id, [DatasetInput(dataset, []) for dataset in datasets]
-            )
+            inputs = []
+            for name in self._spec.workloads:
+                digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+                dataset = Dataset(name[:500], digest, "autotune workload", name)
+                inputs.append(DatasetInput(dataset, []))
+            self._client.log_inputs(run.info.run_id, inputs)
             self._log_batch(run.info.run_id, [], content.study_params(self._spec))
         return run
 
@@ -351,7 +337,7 @@ class StudyRuns:
     def _children(self) -> dict[int, Run]:
         """Return launch number to child run; a duplicate run (two tuners, a repeated request) is
         deleted."""
-        children: dict[int, Run] = {}
+        children = {}
         parent = self._parent.info.run_id
         for run in self._search("launch", [self._experiment]):
             text = run.data.tags.get("number", "")
@@ -397,23 +383,18 @@ class StudyRuns:
         the last is stored."""
         from mlflow.entities import Metric, Param
 
-        steps = {(content.metric_name(point.name), point.step): point for point in points}
-        metrics = [
-            Metric(name, point.value, point.at_ms, step) for (name, step), point in steps.items()
-        ]
-        named = {content.metric_name(name): value for name, value in params.items()}
-        values = [
-            Param(
-                name,
-                "engine decides"
-                if value is None
-                else redact.text(str(value))[: content.TEXT_LENGTH],
-            )
-            for name, value in named.items()
-        ]
-        for start in range(0, max(len(values), len(metrics)), _BATCH):
+        metrics = {}
+        for point in points:
+            name = content.metric_name(point.name)
+            metrics[name, point.step] = Metric(name, point.value, point.at_ms, point.step)
+        texts = {}
+        for name, value in params.items():
+            text = "engine decides" if value is None else redact.text(str(value))
+            texts[content.metric_name(name)] = text[: content.TEXT_LENGTH]
+        rows, values = list(metrics.values()), [Param(*item) for item in texts.items()]
+        for start in range(0, max(len(values), len(rows)), _BATCH):
             part = slice(start, start + _BATCH)
-            self._client.log_batch(run_id, metrics=metrics[part], params=values[part])
+            self._client.log_batch(run_id, metrics=rows[part], params=values[part])
 
 
 PROBE_S = 5
@@ -421,22 +402,27 @@ PROBE_S = 5
 
 _LOCKED_S = 5
 
-_HTTP = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-"""MLflow 3.17 waits 120 s for an answer and tries eight times, four minutes in all, which would
-stop a study. Unsent data is sent later; one immediate retry is for a connection closed during a
-measurement."""
+_SETTINGS = {
+    # MLflow 3.17 waits 120 s for an answer and tries eight times, four minutes in all, which would
+    # stop a study. Unsent data is sent later; one immediate retry is for a connection closed during
+    # a measurement.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # MLflow logs an exception that it also raises; what is raised is told by us.
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+"""MLflow's settings, unless the user has others: no usage statistics, no chatter on stdout or
+stderr, no long waits."""
 
 
 def connect(uri: str) -> MlflowClient:
     """Open MLflow; a missing database is created first. Takes seconds, also for the import."""
-    # Before mlflow is imported: no usage statistics, no chatter on stdout or stderr, no long waits.
-    for name, value in _HTTP.items():
+    # Before mlflow is imported, which reads them.
+    for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # MLflow logs an exception that it also raises; what is raised is told by us.
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     for name in ("mlflow", "alembic", "urllib3"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # MLflow 3.17 on SQLAlchemy 2.1 warns of deprecations while it sets up; none is ours to mend.
@@ -450,9 +436,8 @@ def connect(uri: str) -> MlflowClient:
             if not path.exists():
                 _create(path)
             # MLflow would try for 100 s to open a file that it may not write.
-            with closing(
-                sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_LOCKED_S)
-            ) as database:
+            file = f"file:{quote(str(path))}?mode=rw"
+            with closing(sqlite3.connect(file, uri=True, timeout=_LOCKED_S)) as database:
                 database.execute("begin immediate")
                 database.execute("rollback")
         elif uri.lower().startswith("http"):

@@ -14,7 +14,7 @@ import pytest
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.engines.failure import FailureKind
-from autotune.outputs.study_comparison import compare_studies, study_named
+from autotune.outputs.study_comparison import StudyComparison, study_named
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import prepare
 from autotune.tuner.recommend import recommend
@@ -302,7 +302,7 @@ def test_two_studies_are_compared_with_what_keeps_them_from_it(home: Path, file:
     one, other = study_named("s", Home(home)), study_named(str(file), Home(home))
     assert one is not None
     assert other is not None
-    told = compare_studies(one, other).to_json()
+    told = StudyComparison(one, other).to_json()
     assert told["warnings"] == ["SIMULATED: neither was measured on a real node"]
     assert told["metrics"]["sharegpt"]["total_token_throughput"]["change_percent"] == 0
     low, high = told["metrics"]["sharegpt"]["total_token_throughput"]["interval95"]
@@ -322,7 +322,7 @@ def test_only_what_is_comparable_is_compared(home: Path) -> None:
     objective = {"objective": "p99_ttft_ms", "workloads": ("sharegpt", "long")}
     outcome = one.outcome.model_copy(update={"recommended": slower, "evidence": Evidence.MEASURED})
     other = replace(one, spec=one.spec.model_copy(update=objective), outcome=outcome)
-    told = compare_studies(one, other)
+    told = StudyComparison(one, other)
     assert any("EVIDENCE DIFFERS: A is SIMULATED, B is measured" in text for text in told.warnings)
     assert "different objective: total_token_throughput in A, p99_ttft_ms in B" in told.warnings
     assert list(told.to_json()["metrics"]) == ["sharegpt"]
@@ -331,10 +331,10 @@ def test_only_what_is_comparable_is_compared(home: Path) -> None:
         "b": 1,
     }
     strangers = replace(one, outcome=one.outcome.model_copy(update={"model": "another"}))
-    assert compare_studies(one, strangers).metrics == {}
+    assert StudyComparison(one, strangers).metrics == {}
     assert any(
         line.startswith("WARNING: different model")
-        for line in compare_studies(one, strangers).lines()
+        for line in StudyComparison(one, strangers).lines()
     )
 
 
