@@ -12,16 +12,13 @@ from typing import Any
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.engines.command import Configuration, Scalar
-from autotune.engines.context import Context, effective
+from autotune.engines.context import effective
 from autotune.engines.registry import engine
 from autotune.load.bench.compare import SHOWN, Change, changes_json, rows_of
 from autotune.load.bench.results import Interval
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import PER_GPU, TABLE, Metrics, Rent
-from autotune.load.workloads import load_workload
-from autotune.node.prediction_intervals import gain_interval90
-from autotune.node.simulate import ServerSetup
-from autotune.tuner.comparison import setup_of
+from autotune.load.metrics.table import PER_GPU, TABLE, Rent
+from autotune.tuner.comparison import ratio_interval90
 from autotune.tuner.replay.bundle import BEGINNING, read_bundle
 from autotune.tuner.search.spread import percents
 from autotune.tuner.study.home import Home, library_of
@@ -80,12 +77,6 @@ class FinishedStudy:
             },
         }
 
-    def prediction(self, workload: str) -> tuple[ServerSetup, Metrics]:
-        """Return the recommended configuration as the simulator knows it, and its metrics."""
-        assert self.outcome.recommended
-        metrics = self.outcome.workloads[workload].recommended
-        return setup_of(self.spec, self.outcome.recommended), metrics or {}
-
     @cached_property
     def set_knobs(self) -> dict[str, Scalar]:
         """Return the recommended knobs that differ from the engine's default; all of an unknown
@@ -96,7 +87,7 @@ class FinishedStudy:
         with suppress(BadInput):
             kind = engine(chosen.engine, library_of(spec))
             version = kind.known_version(chosen.engine_version) or kind.version()
-            context = Context(spec.model, spec.hardware, spec.gpus, version)
+            context = spec.context(version)
             own = Configuration(kind.name, kind.default_knobs(context))
             defaults = {**effective(kind.card, own, context).knobs}
         return {name: value for name, value in self.config.items() if value != defaults.get(name)}
@@ -272,20 +263,13 @@ class StudyComparison:
         )
         same_hardware = self.a.spec.hardware == self.b.spec.hardware
         if all(predicted) and same_hardware and launches is not None:
-            nodes = self._with_shared_error(metric, workload, launches)
+            # Where the simulator errs alike on one kind of hardware.
+            studies = [(study.spec, study.outcome) for study in (self.a, self.b)]
+            ends = ratio_interval90(studies, workload, metric, launches)
+            nodes = math.log1p(ends[1] / 100) if ends else None
         return Change(
             metric, *values, _ends(change, launches), _ends(change, nodes), predicted=True
         )
-
-    def _with_shared_error(self, metric: str, workload: str, launches: float) -> float | None:
-        """Return half the interval as `_half_width`, where the simulator errs alike on one kind of
-        hardware."""
-        mine, theirs = (study.prediction(workload) for study in (self.a, self.b))
-        with suppress(BadInput):  # A file of prompts that is gone.
-            load = load_workload(workload, library_of(self.a.spec))
-            ends = gain_interval90(1.0, mine, theirs, load, metric, (launches, launches))
-            return math.log1p(ends[1] / 100)
-        return None
 
 
 def _half_width(*intervals: Interval | None) -> float | None:
