@@ -88,10 +88,9 @@ MODES: dict[str, tuple[str, ...]] = {
     ),
     "random weights": (
         "RANDOM_WEIGHTS",
-        "Made",
+        "TimedScore",
         "Screen",
         "by_fidelity",
-        "cheap",
         "may_screen",
         "node_hours_by_fidelity",
         "random_weights",

@@ -247,7 +247,7 @@ class Progress:
         # defaults.
         base, gain = history.candidates.baseline, ""
         both = [
-            history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p)
+            history.node_scores(p, *history.deciding_roles(p)) or history.node_scores(p)
             for p in (best, base)
         ]
         half = history.spread.half_width([len(scores) for scores in both])
@@ -260,7 +260,7 @@ class Progress:
         block.best = [_level(history, best), gain, f"{mine.engine}  {changes}"]
 
     def _history(self, launches: Sequence[Launch]) -> History:
-        return History.of(self._spec, self._candidates, launches)
+        return History.from_launches(self._spec, self._candidates, launches)
 
     def _outcome(self, launch: Launch, history: History) -> list[str]:
         """Return value with evidence, gain over the baseline, and notes: violated limits, the load,

@@ -189,7 +189,7 @@ def ratio_interval90(
     return None
 
 
-class Sheet:
+class StudyFigures:
     """Figures of a study's candidates, by position.
 
     Gains are ratios of geometric means; of several nodes, by launches on the same ones.
@@ -252,11 +252,11 @@ class Sheet:
         history, winner = self.history, self._judgement.winner
         if winner is None:
             return []
-        mine = bool(history.given_up(winner))
+        mine = bool(history.trade_offs(winner))
         ran = [
             p
             for p in history.by_position
-            if history.feasible(p) and bool(history.given_up(p)) is not mine
+            if history.feasible(p) and bool(history.trade_offs(p)) is not mine
         ]
         ran = [p for p in ran if mine or self._over(p, winner).log > 0]
         # Fresh launches before others: the best of many single ones was lucky.
@@ -265,7 +265,7 @@ class Sheet:
         )
         if best is None:
             return []
-        given, lead = list(history.given_up(best)), self._over(winner, best)
+        given, lead = list(history.trade_offs(best)), self._over(winner, best)
         kinds = " and ".join(dict.fromkeys(row.kind for row in given))
         label = "has no trade-off" if mine else f"has a trade-off ({kinds}, allowed by --allow)"
         figures = {"gives_up": given, "lead_percent": percent(lead.log), "lead_ci95": lead.percents}
@@ -293,13 +293,16 @@ class Sheet:
     def _over(self, position: int, other: int) -> Gain:
         """Return the gain of one configuration over another, with its 95 % interval by launch
         noise."""
-        sides, (level, told_by) = [self._entries(p) for p in (position, other)], self.history.level
+        sides, (level, told_by) = (
+            [self._entries(p) for p in (position, other)],
+            self.history.finals_prompt_effect,
+        )
         both = [
-            [(e.node, e.score - level * e.apart) for e in side if e.score is not None]
+            [(e.node, e.score - level * e.sent_finals_prompts) for e in side if e.score is not None]
             for side in sides
         ]
         mixed = (
-            len({e.apart for side in sides for e in side}) > 1
+            len({e.sent_finals_prompts for side in sides for e in side}) > 1
         )  # One was launched by the search alone.
         gain, counts = contrast(*both)[0], [*map(len, both), *(told_by if mixed else ())]
         half = self._judgement.spread.half_width(counts)
@@ -421,7 +424,7 @@ class Sheet:
         return [self._launches[e.number] for e in self._entries(position)]
 
     def _entries(self, position: int) -> list[Entry]:
-        return self.history.evidence(position, *self.history.fresh_roles(position))
+        return self.history.evidence(position, *self.history.deciding_roles(position))
 
     def _scores(self, position: int, workload: str) -> list[NodeScore]:
         """Return the scores on one workload with the nodes of their measurements."""

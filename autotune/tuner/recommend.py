@@ -50,7 +50,7 @@ from autotune.tuner.study.recommendation import (
 )
 from autotune.tuner.study.spec import StudySpec
 
-from .comparison import Sheet
+from .comparison import StudyFigures
 from .search import equivalents, timeline
 from .trial import Launch, Role, State, TrialResult
 
@@ -71,11 +71,11 @@ def recommend(
     user's own command.
     """
     spec = spec.with_goodput_floor if stop_reason == OUT_OF_REACH else spec
-    measured = History.of(spec, candidates, launches)
+    measured = History.from_launches(spec, candidates, launches)
     history = measured.adjusted()
     judgement = judge(history)
     nodes, told = comparison.nodes(measured), explanation or Explanation()
-    sheet = comparison.Sheet(history, launches, judgement)
+    sheet = comparison.StudyFigures(history, launches, judgement)
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
     seen = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED)
     predicted = seen.origin.predicted
@@ -95,7 +95,7 @@ def recommend(
         gain_ci95=gain.percents if gain else None,
         gain_interval90_on_a_node=_on_a_node(sheet, winner, gained),
         gain_over_recipe=sheet.over_recipe(),
-        gives_up=list(history.given_up(winner)) if winner is not None else [],
+        gives_up=list(history.trade_offs(winner)) if winner is not None else [],
         given_up=_given_up(history, launches),
         **_beside_the_baseline(spec, recommended, candidates.items[base].configuration, kept),
         alternatives=sheet.alternatives(),
@@ -116,7 +116,9 @@ def recommend(
     )
 
 
-def _on_a_node(sheet: Sheet, winner: int | None, gain: Gain | None) -> tuple[float, float] | None:
+def _on_a_node(
+    sheet: StudyFigures, winner: int | None, gain: Gain | None
+) -> tuple[float, float] | None:
     """Return the 90 % interval of a predicted gain on a real node in percent; None without a gain
     to predict."""
     return None if winner is None or gain is None else sheet.gain_interval90(winner, gain)
@@ -127,12 +129,13 @@ def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[st
     fingerprint."""
     names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
     given = {
-        one: history.given_up(history.canonical(history.candidates.position(one))) for one in names
+        one: history.trade_offs(history.canonical(history.candidates.position(one)))
+        for one in names
     }
     return {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
 
 
-def _chosen(sheet: Sheet, position: int, predicted: bool) -> Choice:
+def _chosen(sheet: StudyFigures, position: int, predicted: bool) -> Choice:
     """Return a configuration, where predicted with its objective's interval on a real node."""
     choice = sheet.choice(position)
     if not predicted:
@@ -309,7 +312,7 @@ def _undecided(judgement: Judgement, history: History) -> list[str]:
     return [f"{short}the best challenger{who} {gained}"]
 
 
-def front(sheet: Sheet) -> list[FrontPoint]:
+def front(sheet: StudyFigures) -> list[FrontPoint]:
     """Return the non-dominated configurations that meet the SLOs, by the first goal; none without a
     second."""
     spec = sheet.spec
@@ -348,7 +351,7 @@ def study_cost(spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
     )
     if not gpu_hours:
         return None
-    cheap = [launch for launch in launches if launch.trial.role is Role.RANDOM_WEIGHTS]
-    hours, of_cheap = (timeline.node_s(rows) / 3600 for rows in (launches, cheap))
-    by_fidelity = {"full": hours - of_cheap, "random_weights": of_cheap}
+    random_weights = [launch for launch in launches if launch.trial.role is Role.RANDOM_WEIGHTS]
+    hours, random_hours = (timeline.node_s(rows) / 3600 for rows in (launches, random_weights))
+    by_fidelity = {"full": hours - random_hours, "random_weights": random_hours}
     return StudyCost(node_hours=hours, node_hours_by_fidelity=by_fidelity, **spec.bill(gpu_hours))

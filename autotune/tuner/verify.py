@@ -51,7 +51,7 @@ from autotune.tuner.backends import (
     backend_of,
     forms,
 )
-from autotune.tuner.comparison import Sheet
+from autotune.tuner.comparison import StudyFigures
 from autotune.tuner.executors import LocalExecutor, retire_bad_node
 from autotune.tuner.prepare.candidates import (
     Prepared,
@@ -239,18 +239,22 @@ def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
     launches = home.launches(spec.study)
     candidates = prepare(spec, library_of(spec), anywhere=True).candidates
     try:
-        history = History.of(spec, candidates, launches).adjusted()
+        history = History.from_launches(spec, candidates, launches).adjusted()
     except KeyError:
         raise BadInput(
             f"study {spec.study!r}: its launches are no longer candidates, because the search "
             "spaces or autotune have changed; simulate it again"
         ) from None
     judgement = judge(history)
-    sheet = Sheet(history, launches, judgement)
+    sheet = StudyFigures(history, launches, judgement)
     # Let a baseline that won keep its own role.
     roles: dict[int | None, CommandRole]
     roles = {judgement.winner: "recommended", candidates.baseline: "baseline"}
-    ran = [p for p in history.by_position if history.feasible(p) and not history.broken(p)]
+    ran = [
+        p
+        for p in history.by_position
+        if history.feasible(p) and not history.forbidden_trade_offs(p)
+    ]
     ran.sort(key=lambda p: -mean(evidence(history, p)))
     first = [p for p in reversed(roles) if p is not None and history.scores(p)]
     # The best command of every layout comes before the second best of any.

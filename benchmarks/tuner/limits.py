@@ -105,7 +105,7 @@ def play(prepared: Prepared, spec: StudySpec) -> dict[str, Any]:
     ):
         while not kept and (trial := study.ask()) is not None:
             study.tell(Launch(trial, evaluate(trial)))
-            history = History.of(spec, candidates, study.launches)
+            history = History.from_launches(spec, candidates, study.launches)
             kept = any(history.feasible(p) for p in history.by_position)
         return {"launches": len(study.launches), "kept": kept, "stop": study.stop_reason}
 

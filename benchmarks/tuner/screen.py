@@ -130,7 +130,7 @@ def main() -> None:
             while (trial := study.ask()) is not None:
                 study.tell(Launch(trial, node.play(trial, seed, gb_s, spread)))
             launches = study.launches
-            history = History.of(spec, prepared.candidates, launches)
+            history = History.from_launches(spec, prepared.candidates, launches)
             winner, why = judge(history).winner, study.stop_reason
             study.close()
 
@@ -138,8 +138,10 @@ def main() -> None:
             launch.trial.configuration.fingerprint: node.truth(launch.trial, spec)
             for launch in launches
         }
-        barred = {prepared.candidates.items[p].fingerprint for p in prepared.candidates.given_up}
-        best = max(best, *(value for name, value in truths.items() if name not in barred))
+        ineligible = {
+            prepared.candidates.items[p].fingerprint for p in prepared.candidates.given_up
+        }
+        best = max(best, *(value for name, value in truths.items() if name not in ineligible))
         value = truths[prepared.candidates.items[winner].fingerprint] if winner is not None else 0.0
         cheap = (
             sum(x.result.seconds for x in launches if x.trial.role is Role.RANDOM_WEIGHTS) / 3600

@@ -218,7 +218,7 @@ def test_a_final_of_the_baseline_alone_does_not_make_it_the_best() -> None:
     spec, before = small_study.spec(slos=()), LAUNCHES[:4]
     winner = candidates.position(small_study.WINNER.fingerprint)
     for count in range(3):
-        history = History.of(spec, candidates, [*before, *finals[:count]])
+        history = History.from_launches(spec, candidates, [*before, *finals[:count]])
         assert leader(history) == winner
 
 

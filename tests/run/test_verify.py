@@ -17,7 +17,7 @@ from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion, gain, predictions
 from autotune.outputs.tracking.content import outcome_tags
-from autotune.tuner.comparison import Sheet
+from autotune.tuner.comparison import StudyFigures
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.history import History
 from autotune.tuner.search.plan import _unmeasured_prediction
@@ -151,8 +151,8 @@ def verifying() -> tuple[StudySpec, CandidateSet]:
 def test_each_command_stands_beside_its_prediction_and_its_error(tmp_path: Path) -> None:
     spec, candidates = verifying()
     launches = small_study.launches()
-    history = History.of(spec, candidates, launches)
-    rows = Sheet(history, launches, judge(history)).predictions()
+    history = History.from_launches(spec, candidates, launches)
+    rows = StudyFigures(history, launches, judge(history)).predictions()
     assert [row.role for row in rows] == ["baseline", "recommended", "next best"]
     assert rows[0].measured is not None
     assert rows[0].predicted.error_percent == pytest.approx(
@@ -181,9 +181,9 @@ def test_each_command_stands_beside_its_prediction_and_its_error(tmp_path: Path)
 def test_every_prediction_is_measured_once_before_anything_is_measured_again() -> None:
     spec, candidates = verifying()
     launches = small_study.launches()
-    everything = History.of(spec, candidates, launches)
+    everything = History.from_launches(spec, candidates, launches)
     assert _unmeasured_prediction(everything) is None
-    few = History.of(
+    few = History.from_launches(
         spec,
         candidates,
         [one for one in launches if one.trial.configuration != small_study.TOO_BIG],

@@ -82,11 +82,16 @@ def _posterior(
         known = _posterior(kernels, measured, ranked, (), seed, effort, step)
         return known.condition_on_pending(np.array(running, dtype=np.int64))
     rows = [*measured, *(one[:2] for one in ranked)]
-    apart = step**2 * np.eye(len(rows))
+    extra = step**2 * np.eye(len(rows))
     if ranked:
-        apart[len(measured) :, len(measured) :] = shared(ranked)
+        extra[len(measured) :, len(measured) :] = shared(ranked)
     return Posterior(
-        kernels, [p for p, _ in rows], [s for _, s in rows], seed=seed, apart=apart, effort=effort
+        kernels,
+        [p for p, _ in rows],
+        [s for _, s in rows],
+        seed=seed,
+        extra_covariance=extra,
+        effort=effort,
     )
 
 
@@ -144,14 +149,16 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
     seed = (history.spec.seed, number)
     posterior = model_of(kernels, history)
     leader = _leader(history, posterior)
-    new = turns(kernels, history, leader)
+    new = untried_neighbours(kernels, history, leader)
     rows = np.union1d(shortlist(kernels, posterior, history, seed), np.flatnonzero(new[0]))
     if not len(rows):
         return None
     chance = p_feasible(kernels, history, rows)
     incumbent = _incumbent(posterior, kernels, history)
     if len(kernels.alternatives) == 1 and len(history.by_position) <= SPREAD_OUT:
-        return Suggestion(int(rows[argmax(_apart(kernels, history, rows) * chance, seed)]), None)
+        return Suggestion(
+            int(rows[argmax(_spread_score(kernels, history, rows) * chance, seed)]), None
+        )
     if incumbent is None:
         # While nothing is feasible yet the odds of running decide, and means between 0.5 and 1
         # break ties.
@@ -196,7 +203,7 @@ def _leader(history: History, posterior: Posterior) -> int | None:
     return good[int(posterior.mean(np.array(good, dtype=np.int64)).argmax())] if good else None
 
 
-def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
+def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -> Bools:
     """Find the candidates that differ from the best in one value that no launch had with its other
     settings.
 
@@ -221,7 +228,7 @@ def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
         np.minimum.at(tried, codes[launched], changes[launched])
         hit = (changes == fewest[codes]) & (tried > fewest)[codes]
         found |= hit & np.array([[True], [values <= FEW]])
-    found[:, list(history.done_with)] = False
+    found[:, list(history.not_searchable)] = False
     return found
 
 
@@ -240,7 +247,7 @@ def _untested(kernels: Kernels, history: History, rows: Ints) -> Ints:
     return found
 
 
-def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:
+def _spread_score(kernels: Kernels, history: History, rows: Ints) -> Floats:
     """Return the share of each candidate's knobs with the least launched value, shape
     ``(rows,)``."""
     launched = list(history.by_position)
@@ -262,7 +269,7 @@ def shortlist(
     defaults and good starts always.
     """
     free = np.ones(len(kernels.encoding), dtype=np.bool_)
-    free[list(history.done_with)] = False
+    free[list(history.not_searchable)] = False
     if np.count_nonzero(free) <= EVERY:
         return np.flatnonzero(free)
     generator = np.random.default_rng([*seed, len(free)])

@@ -178,7 +178,7 @@ def _row(
         )
     found, on = _difference(history, model, commands, spread)
     breaks = any(e.measured for e in other) and not history.keeps_slos(commands[1])
-    less = history.broken(commands[1]) - history.broken(commands[0])
+    less = history.forbidden_trade_offs(commands[1]) - history.forbidden_trade_offs(commands[0])
     return Contribution(
         **cells,
         gain_percent=percent(found.mean),
@@ -195,7 +195,7 @@ def _difference(
     """Return the lead of the first of two commands over the second, and where it was seen."""
     if history.canonical(commands[0]) == history.canonical(commands[1]):
         return Effect(np.ones(1), np.zeros(1), np.zeros(1)), "the engine runs both alike"
-    fresh = [history.node_scores(p, *history.fresh_roles(p)) for p in commands]
+    fresh = [history.node_scores(p, *history.deciding_roles(p)) for p in commands]
     if all(fresh):
         mean, information = contrast(*fresh)
         if information >= _REPEATED:
@@ -209,10 +209,10 @@ def _difference(
 def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
     """Return an engine's best command within limits and the winner's promises, else one that ran,
     else a failed one."""
-    items, may = history.candidates.items, history.broken(winner)
+    items, may = history.candidates.items, history.forbidden_trade_offs(winner)
     launched = [p for p in history.by_position if items[p].configuration.engine == engine]
     ran = [p for p in launched if history.scores(p) and not history.broke(p)]
-    kept = [p for p in ran if history.feasible(p) and history.broken(p) <= may] or ran
+    kept = [p for p in ran if history.feasible(p) and history.forbidden_trade_offs(p) <= may] or ran
     if not kept:
         return next((p for p in launched if history.broke(p)), None)
     return kept[int(model.mean(np.array(kept, dtype=np.int64)).argmax())]
@@ -260,7 +260,10 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
         most = max(
             most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0))
         )
-    spread, launched = history.spread, len(history.evidence(winner, *history.fresh_roles(winner)))
+    spread, launched = (
+        history.spread,
+        len(history.evidence(winner, *history.deciding_roles(winner))),
+    )
     level_off = float(stdtrit(spread.degrees, ODDS)) * spread.sd / math.sqrt(max(1, launched))
     return Regret(percent=percent(math.hypot(_LEFT * math.sqrt(most), level_off)), odds=ODDS)
 

@@ -28,7 +28,7 @@ from autotune.tuner.study.spec import StudySpec, is_alone, is_beside
 from autotune.tuner.trial import SURE_TO_START, Launch, Role, Trial
 
 from .nodes import NodeOffset, NodeScore, additive_spread, node_offsets
-from .screen import Made, Ranked, Screen, layout_of, screen_of
+from .screen import Ranked, Screen, TimedScore, layout_of, screen_of
 from .spread import LAUNCH_NOISE, Spread, mean, percent
 
 MAX_UNINFORMATIVE = 2
@@ -77,7 +77,7 @@ class Entry:
         unfit: it serves less than ``--min-context``, or starts with odds below `SURE_TO_START`.
         answered: its answers were kept, to compare others with or with others.
         right: whether they were as good as the baseline's; None: not compared.
-        apart: it sent what the finals send, where that is more than another draw of the search's
+        sent_finals_prompts: it sent what the finals send, where that is more than another draw of the search's
             prompts.
         step: of its load search, score units; 0 without one.
     """
@@ -102,7 +102,7 @@ class Entry:
     unfit: bool = False
     answered: bool = False
     right: bool | None = None
-    apart: bool = False
+    sent_finals_prompts: bool = False
     step: float = 0.0
 
     @property
@@ -110,7 +110,7 @@ class Entry:
         return self.score is not None
 
     @property
-    def says_nothing(self) -> bool:
+    def uninformative(self) -> bool:
         """Return whether it has no information about the configuration: the measurement or the
         machine failed."""
         return not (self.pending or self.broke or self.measured or self.too_slow)
@@ -150,7 +150,7 @@ class History:
     screened: tuple[Entry, ...] = ()
 
     @classmethod
-    def of_launched(cls, spec: StudySpec, launches: Sequence[Launch]) -> History:
+    def from_launched_only(cls, spec: StudySpec, launches: Sequence[Launch]) -> History:
         """Read launches where the other candidates are not known: a report's, or a tracker's."""
         by_fingerprint = {
             launch.trial.configuration.fingerprint: Candidate(
@@ -164,10 +164,10 @@ class History:
             if launch.trial.role is Role.BASELINE
         ]
         items = list(by_fingerprint.values())
-        return cls.of(spec, CandidateSet(items, next(iter(baselines), 0)), launches)
+        return cls.from_launches(spec, CandidateSet(items, next(iter(baselines), 0)), launches)
 
     @classmethod
-    def of(
+    def from_launches(
         cls,
         spec: StudySpec,
         candidates: CandidateSet,
@@ -261,7 +261,10 @@ class History:
         base = self.candidates.baseline
         rows = [
             (
-                (e.position, e.apart or (e.role is Role.FINAL and e.position != base)),
+                (
+                    e.position,
+                    e.sent_finals_prompts or (e.role is Role.FINAL and e.position != base),
+                ),
                 e.node,
                 e.score,
             )
@@ -349,19 +352,19 @@ class History:
         """Return the results of launches with random weights; over if the study has none."""
         if not self.spec.screened:
             return Screen(over="not asked for")
-        full, cheap = (
+        full, random_weights = (
             [
-                Made(e.number, e.position, e.score, e.seconds, e.start_s)
+                TimedScore(e.number, e.position, e.score, e.seconds, e.start_s)
                 for e in rows
                 if e.score is not None
             ]
             for rows in (self.entries, self.screened)
         )
-        last, found = max((e.number for e in cheap), default=-1), Screen()
+        last, found = max((e.number for e in random_weights), default=-1), Screen()
         # What has ended stays so, whatever is launched later.
         for number in (last, *(e.number for e in full if e.number > last)):
             known = [e for e in full if e.number <= number]
-            found = found if found.over else screen_of(self.candidates.items, known, cheap)
+            found = found if found.over else screen_of(self.candidates.items, known, random_weights)
         return found
 
     @property
@@ -391,7 +394,7 @@ class History:
         return [
             p
             for p in seen
-            if p not in self.barred and (self.feasible(p) if p in self.by_position else True)
+            if p not in self.ineligible and (self.feasible(p) if p in self.by_position else True)
         ]
 
     @property
@@ -399,7 +402,7 @@ class History:
         """Return the configurations other than the baseline that ran within the limits and may be
         recommended."""
         others = (p for p in self.by_position if p != self.candidates.baseline)
-        return [p for p in others if self.feasible(p) and p not in self.barred]
+        return [p for p in others if self.feasible(p) and p not in self.ineligible]
 
     def spent(self, position: int) -> bool:
         """Return whether a candidate is finished for the search: measured, failed, running,
@@ -407,25 +410,26 @@ class History:
         if position in self.canonical_of:
             return True
         entries = self.at(position)
-        return any(not e.says_nothing for e in entries) or len(entries) >= MAX_UNINFORMATIVE
+        return any(not e.uninformative for e in entries) or len(entries) >= MAX_UNINFORMATIVE
 
     @cached_property
     def measured(self) -> tuple[tuple[int, float], ...]:
         """Return position and score of every measured launch, less the effect of the finals'
         prompts."""
         return tuple(
-            (e.position, e.score - self.level[0] * e.apart)
+            (e.position, e.score - self.finals_prompt_effect[0] * e.sent_finals_prompts)
             for e in self.entries
             if e.score is not None
         )
 
     @cached_property
-    def level(self) -> tuple[float, tuple[int, ...]]:
+    def finals_prompt_effect(self) -> tuple[float, tuple[int, ...]]:
         """Return the effect of different finals' prompts on a score, and the baseline's launches
         that show it."""
         base = [e for e in self.at(self.candidates.baseline) if e.measured]
         search, finals = (
-            [e.score or 0.0 for e in base if e.apart is apart] for apart in (False, True)
+            [e.score or 0.0 for e in base if e.sent_finals_prompts is finals]
+            for finals in (False, True)
         )
         return (
             (mean(finals) - mean(search), (len(finals), len(search)))
@@ -433,7 +437,7 @@ class History:
             else (0.0, ())
         )
 
-    def fresh_roles(self, position: int) -> tuple[Role, ...]:
+    def deciding_roles(self, position: int) -> tuple[Role, ...]:
         """Return the roles of the launches that decide about a configuration."""
         return (
             self.spec.deciding_roles
@@ -447,18 +451,18 @@ class History:
         return [e.position for e in self.pending]
 
     @cached_property
-    def done_with(self) -> frozenset[int]:
+    def not_searchable(self) -> frozenset[int]:
         """Return the candidates that the search is finished with, or may not launch."""
         spent = {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
-        cheap = {one.position for one in self.ranked} | {
+        random_weights = {one.position for one in self.ranked} | {
             e.position for e in self.screened if e.pending
         }
-        return self.barred | spent | cheap
+        return self.ineligible | spent | random_weights
 
     @property
     def exhausted(self) -> bool:
         """Return whether the search is finished with every candidate."""
-        return len(self.done_with) == len(self.candidates)
+        return len(self.not_searchable) == len(self.candidates)
 
     def scores(self, position: int, *roles: Role) -> list[float]:
         """Return the scores of a candidate's launches, of these roles only when any are given."""
@@ -490,7 +494,7 @@ class History:
     def crashed_once(self, position: int) -> bool:
         """Return whether a candidate's only launch had a failure that may be chance."""
         entries = self.at(position)
-        known = [e for e in entries if not e.says_nothing]
+        known = [e for e in entries if not e.uninformative]
         return len(known) == 1 and known[0].may_pass and len(entries) <= MAX_UNINFORMATIVE
 
     def keeps_slos(self, position: int, *roles: Role) -> bool:
@@ -509,7 +513,7 @@ class History:
         return not self.broke(position) and not unfit and self.keeps_slos(position, *roles)
 
     @cached_property
-    def told_given_up(self) -> Mapping[int, tuple[GivenUp, ...]]:
+    def reported_trade_offs(self) -> Mapping[int, tuple[GivenUp, ...]]:
         """Return the trade-offs of launched candidates whose servers hold other requests than
         predicted."""
         longest = {e.position: e.longest for e in self.entries if e.longest is not None}
@@ -525,15 +529,15 @@ class History:
             found |= {position: rows} if rows != one.given_up.get(position, ()) else {}
         return found
 
-    def broken(self, position: int) -> frozenset[str]:
+    def forbidden_trade_offs(self, position: int) -> frozenset[str]:
         """Return the kinds of trade-offs of a candidate that are not allowed; none of the
         baseline's own."""
         if position == self.candidates.baseline:
             return frozenset()
-        return frozenset(one.kind for one in self.given_up(position)) - frozenset(self.spec.allow)
+        return frozenset(one.kind for one in self.trade_offs(position)) - frozenset(self.spec.allow)
 
     @cached_property
-    def barred(self) -> frozenset[int]:
+    def ineligible(self) -> frozenset[int]:
         """Return the candidates that are neither searched nor recommended: with settings that the
         evidence cannot see.
 
@@ -543,21 +547,23 @@ class History:
         """
         unseen = self.candidates.unseen - {self.candidates.baseline}
         allowed = frozenset(self.spec.allow)
-        found = {*self.candidates.giving_up(allowed), *self.told_given_up} - {
+        found = {*self.candidates.giving_up(allowed), *self.reported_trade_offs} - {
             self.candidates.baseline
         }
-        found = {p for p in found if p not in self.told_given_up or self.broken(p)}
+        found = {
+            p for p in found if p not in self.reported_trade_offs or self.forbidden_trade_offs(p)
+        }
         kept = [e for e in self.entries if e.position not in found]
         failed = {e.position for e in kept if e.broke}
         if any(e.measured for e in kept) or len(failed) < min(
             NONE_KEEPS, len(self.candidates) - len(found)
         ):
             return unseen.union(found)
-        return unseen.union(p for p in found if self.broken(p) & UNASKED)
+        return unseen.union(p for p in found if self.forbidden_trade_offs(p) & UNASKED)
 
-    def given_up(self, position: int) -> tuple[GivenUp, ...]:
+    def trade_offs(self, position: int) -> tuple[GivenUp, ...]:
         """Return a candidate's trade-offs for speed, as launched, else as predicted."""
-        return self.told_given_up.get(position, self.candidates.given_up.get(position, ()))
+        return self.reported_trade_offs.get(position, self.candidates.given_up.get(position, ()))
 
 
 def one_at_a_time(control: Sequence[Entry]) -> str:
@@ -633,7 +639,8 @@ def _entry_of(
         answered=result.answers_checked,
         right=result.answers_right,
         step=scores.step,
-        apart=spec.finals_apart and PROMPTS in result.metrics.get(spec.workloads[0], {}),
+        sent_finals_prompts=spec.finals_apart
+        and PROMPTS in result.metrics.get(spec.workloads[0], {}),
     )
 
 

@@ -181,22 +181,26 @@ class Plan:
         """Return a launch that random weights need for comparison: the control, or the best with
         its own weights."""
         screen, base = history.screen, history.candidates.baseline
-        cheap = {e.position: e for e in history.screened}
+        random_weights = {e.position: e for e in history.screened}
         # What fails without its weights may be to blame for that.
         failed = next(
-            (p for p, e in cheap.items() if not (e.pending or e.measured) and not history.at(p)),
+            (
+                p
+                for p, e in random_weights.items()
+                if not (e.pending or e.measured) and not history.at(p)
+            ),
             None,
         )
         if failed is not None or screen.over or history.pending:
             return None if failed is None else Step(Role.SEARCH, failed)
-        if base not in cheap and history.scores(base) and _may_screen(history, base):
+        if base not in random_weights and history.scores(base) and _may_screen(history, base):
             return Step(Role.RANDOM_WEIGHTS, base)
         layouts = {
             p: layout_of(history.candidates.items[p].configuration)
-            for p in (*cheap, *history.challengers)
+            for p in (*random_weights, *history.challengers)
         }
         # What was launched both ways, or failed.
-        both = {p: layouts[p] for p in cheap if history.at(p)}
+        both = {p: layouts[p] for p in random_weights if history.at(p)}
         if not screen.trusted:
             others = (
                 p
@@ -265,13 +269,13 @@ class Plan:
         # A pair is left where the first launch, of a command that never ran, fails.
         spare = capacity(history) - len(searched) >= LEAST_FINALS
         for leader in leaders:
-            for position in (self._plain(scores, leader, spare), leader):
+            for position in (self._without_coin_tosses(scores, leader, spare), leader):
                 tested = history.canonical(position)
                 if tested != history.candidates.baseline and not finals.eliminated(history, tested):
                     return tested
         return None
 
-    def _plain(self, scores: History, leader: int, spare: bool) -> int:
+    def _without_coin_tosses(self, scores: History, leader: int, spare: bool) -> int:
         """Return a leader's command without coin tosses; spare: the finals can afford a failed
         start."""
         least = LIKELY if spare else SURE
@@ -283,7 +287,9 @@ class Plan:
                 or float(p_feasible(self._kernels, scores, rows)[0]) >= least
             )
 
-        return simplify.plain(scores, model_of(self._kernels, scores, THOROUGH), leader, likely)
+        return simplify.drop_coin_tosses(
+            scores, model_of(self._kernels, scores, THOROUGH), leader, likely
+        )
 
     def _open(self, history: History, finalist: int) -> bool:
         """Return whether the finals are undecided about a finalist."""
@@ -323,12 +329,12 @@ class Plan:
             timed, spec = most < history.most_launches, history.spec
             used = f"{spec.hours:g} hours" if timed else f"{spec.launches} launches"
             which = "and {} more" if history.screen.over else "{} of them"
-            cheap = (
+            random_weights = (
                 f" ({which.format(len(history.screened))} with random weights)"
                 if history.screened
                 else ""
             )
-            return f"the budget of {used} is used{cheap}{alone}"
+            return f"the budget of {used} is used{random_weights}{alone}"
         done = "; the finals are done" if history.of_role(Role.FINAL) else alone
         if searched.exhausted:
             return f"every candidate was tried{done}"
@@ -433,7 +439,7 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
     for node in () if history.broke(base) and not again else places:
         there = [e for e in history.at(base) if e.node == node]
         if (
-            all(e.says_nothing or (again and e.broke) for e in there)
+            all(e.uninformative or (again and e.broke) for e in there)
             and len(there) < MAX_UNINFORMATIVE
         ):
             return Step(Role.BASELINE, base, node)

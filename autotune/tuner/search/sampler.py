@@ -56,7 +56,7 @@ class CandidateSampler:
             self._kernels.encoding,
             np.ones(len(self._kernels.encoding), dtype=np.bool_),
         )
-        free[list(history.done_with)] = False
+        free[list(history.not_searchable)] = False
         # A space that is the same for every trial, so that a knob that is left unset has the value
         # None.
         space: dict[str, BaseDistribution] = {

@@ -52,7 +52,7 @@ _LAYOUT = {0.03: 0.3, 0.06: 0.3, 0.12: 0.2, 0.24: 0.1, 0.48: 0.1}
 well."""
 
 
-class Made(NamedTuple):
+class TimedScore(NamedTuple):
     """A measured launch: fields of `autotune.tuner.search.history.Entry`, times in seconds."""
 
     number: int
@@ -81,31 +81,31 @@ class Screen:
 
 
 def screen_of(
-    candidates: Sequence[Candidate], entries: Sequence[Made], screened: Sequence[Made]
+    candidates: Sequence[Candidate], entries: Sequence[TimedScore], screened: Sequence[TimedScore]
 ) -> Screen:
     """Judge the `screened` launches, with random weights, by those of the same candidates with real
     ones."""
-    full, cheap = (
+    full, random_weights = (
         {e.position: [o for o in r if o.position == e.position] for e in r}
         for r in (entries, screened)
     )
-    both = [p for p in cheap if p in full]
+    both = [p for p in random_weights if p in full]
     # The second start of a command finds its kernels compiled: one with random weights is shorter
     # for that as well.
-    timed = [p for p in both if cheap[p][0].number < full[p][0].number] or both
-    took = [[fmean(e.seconds for e in rows[p]) for rows in (full, cheap)] for p in timed]
+    timed = [p for p in both if random_weights[p][0].number < full[p][0].number] or both
+    took = [[fmean(e.seconds for e in rows[p]) for rows in (full, random_weights)] for p in timed]
     # Before the control: the first launch as it was, and as expected if it read no weights.
     took = took or [[e.seconds, e.seconds - max(0.0, e.start_s - START_S)] for e in entries][:1]
-    full_s, cheap_s = map(fmean, zip(*took, strict=True)) if took else (0.0, 0.0)
-    if cheap_s > WORTH * full_s:
-        times = f"{cheap_s:.0f} s instead of {full_s:.0f} s"
+    full_s, random_s = map(fmean, zip(*took, strict=True)) if took else (0.0, 0.0)
+    if random_s > WORTH * full_s:
+        times = f"{random_s:.0f} s instead of {full_s:.0f} s"
         return Screen(over=f"a launch with random weights is not much shorter ({times})")
     if len(both) < CONTROLS:
         return Screen()
     rank, score = (
-        np.array([fmean(e.score for e in rows[p]) for p in both]) for rows in (cheap, full)
+        np.array([fmean(e.score for e in rows[p]) for p in both]) for rows in (random_weights, full)
     )
-    noise = LAUNCH_NOISE**2 * np.diag([1 / len(cheap[p]) + 1 / len(full[p]) for p in both])
+    noise = LAUNCH_NOISE**2 * np.diag([1 / len(random_weights[p]) + 1 / len(full[p]) for p in both])
     odds = []
     for layouts, before in _LAYOUT.items():
         covariance = noise + shared(
@@ -137,10 +137,10 @@ def shared(rows: Sequence[Ranked]) -> Floats:
     def alike(names: Sequence[object]) -> Floats:
         return np.array([[a == b for b in names] for a in names], dtype=np.float64)
 
-    apart = np.array([1.0 - 1.0 / max(1.0, float(one.layout[-1] or 1)) for one in rows])
+    spread_experts = np.array([1.0 - 1.0 / max(1.0, float(one.layout[-1] or 1)) for one in rows])
     found = (
         _OVERALL**2
-        + _EXPERTS**2 * np.outer(apart, apart)
+        + _EXPERTS**2 * np.outer(spread_experts, spread_experts)
         + _ENGINE**2 * alike([one.layout[0] for one in rows])
     )
     found += _OWN**2 * alike([one.position for one in rows])

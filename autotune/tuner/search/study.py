@@ -203,7 +203,7 @@ class Study:
         self._lock.release()
 
     def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
-        return History.of(self._spec, self._candidates, launches, pending)
+        return History.from_launches(self._spec, self._candidates, launches, pending)
 
     def _check_rows(self) -> None:
         try:

@@ -112,7 +112,7 @@ def test_an_earlier_study_keeps_its_candidates_and_recommends_none_with_such_a_s
     assert {
         i for i, one in enumerate(items) if one.configuration.knobs["attention_backend"] == TRITON
     } == unseen
-    assert unseen <= History.of(spec, found.candidates, []).barred
+    assert unseen <= History.from_launches(spec, found.candidates, []).ineligible
 
 
 def test_a_recipe_is_launched_as_published_and_recommended_without_what_nothing_shows(
@@ -132,4 +132,4 @@ def test_a_recipe_is_launched_as_published_and_recommended_without_what_nothing_
     assert found.candidates.unseen == {own}
     shown = found.candidates.items[own].configuration.with_knobs(attention_backend=AITER)
     assert shown.fingerprint in found.candidates
-    assert own in History.of(found.spec, found.candidates, []).barred
+    assert own in History.from_launches(found.spec, found.candidates, []).ineligible

@@ -70,7 +70,10 @@ def test_joining_is_order_independent_idempotent_and_keeps_every_launch(
     assert canonical_of(shuffled, CANDIDATES, BASELINE) == joined
     assert not set(joined) & set(joined.values()), "what counts as another is counted for by none"
     assert BASELINE not in joined
-    one, other = History.of(SPEC, CANDIDATES, launches), History.of(SPEC, CANDIDATES, shuffled)
+    one, other = (
+        History.from_launches(SPEC, CANDIDATES, launches),
+        History.from_launches(SPEC, CANDIDATES, shuffled),
+    )
     assert one.entries == other.entries
     assert [e.number for e in one] == [row.trial.number for row in launches]
     assert sum(len(entries) for entries in one.by_position.values()) == len(launches)
@@ -94,7 +97,7 @@ def test_joining_is_order_independent_idempotent_and_keeps_every_launch(
 def test_candidates_that_were_answered_alike_are_never_split(
     rows: list[tuple[int, str | None, bool]],
 ) -> None:
-    history = History.of(SPEC, CANDIDATES, launches_of(rows))
+    history = History.from_launches(SPEC, CANDIDATES, launches_of(rows))
     first: dict[int, str] = {}
     for asked, answer, _ in rows:
         if answer is not None:
@@ -141,20 +144,24 @@ def _changed(position: int) -> list[str]:
 
 
 def test_a_launch_without_an_answer_is_taken_as_asked() -> None:
-    history = History.of(SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[5])])
+    history = History.from_launches(
+        SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[5])]
+    )
     assert history.canonical_of == {}
     assert [entry.position for entry in history] == [0, 5]
 
 
 def test_a_twin_that_was_not_launched_gets_the_launch_and_is_done_with() -> None:
-    history = History.of(SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[6])])
+    history = History.from_launches(
+        SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[6])]
+    )
     assert history.canonical_of == {5: 6}
     assert history.scores(6) == history.scores(5) != []
-    assert history.done_with == {0, 5, 6}
+    assert history.not_searchable == {0, 5, 6}
 
 
 def test_an_answer_that_says_nothing_else_leaves_the_twin_to_be_measured() -> None:
-    history = History.of(
+    history = History.from_launches(
         SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[6], ran=False)]
     )
     assert history.spent(5)
@@ -167,7 +174,7 @@ def test_the_baseline_stands_for_its_twins() -> None:
         launch(1, 4, FINGERPRINTS[4]),
         launch(2, 3, FINGERPRINTS[4]),
     ]
-    history = History.of(SPEC, CANDIDATES, launches)
+    history = History.from_launches(SPEC, CANDIDATES, launches)
     assert history.canonical_of == {4: 0, 3: 0}
     assert len(history.scores(0)) == 3
 

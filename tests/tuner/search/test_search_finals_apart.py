@@ -39,7 +39,9 @@ def played(level: float, seed: int, gain: float = 0.1, launches: int = 16) -> Hi
     while isinstance(step := plan.next(history), Step):
         apart = step.role is Role.FINAL
         score = gain * (step.position == 1) + 0.02 * rng.standard_normal() + level * apart
-        entry = Entry(len(history), step.role, step.position, score, violations={}, apart=apart)
+        entry = Entry(
+            len(history), step.role, step.position, score, violations={}, sent_finals_prompts=apart
+        )
         history = History(history.spec, PAIR, (*history.entries, entry))
     return history
 
@@ -69,7 +71,9 @@ def test_a_gain_that_only_the_search_s_prompts_gave_is_not_recommended() -> None
         apart = step.role is Role.FINAL
         score = 0.0 if apart else 0.2 * (step.position == 1) - 0.5
         score += 0.01 * math.sin(7 * len(history))
-        entry = Entry(len(history), step.role, step.position, score, violations={}, apart=apart)
+        entry = Entry(
+            len(history), step.role, step.position, score, violations={}, sent_finals_prompts=apart
+        )
         history = History(history.spec, PAIR, (*history.entries, entry))
     assert judge(history).verdict is Verdict.INDISTINGUISHABLE
 

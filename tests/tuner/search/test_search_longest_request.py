@@ -106,15 +106,15 @@ def entries(**told: int) -> list[Entry]:
 def test_launches_correct_what_was_predicted(foreseen: bool) -> None:
     short = next(i for i, one in enumerate(ITEMS) if longest(one.configuration) == 1000)
     history = History(make_spec(), node(foreseen), tuple(entries()))
-    (row,) = history.given_up(short)
+    (row,) = history.trade_offs(short)
     assert (row.kind, row.from_, row.to) == ("shorter-context", 4096, 1000)
-    assert history.broken(short) == {"shorter-context"}
-    assert short in history.barred
+    assert history.forbidden_trade_offs(short) == {"shorter-context"}
+    assert short in history.ineligible
     # A launch that holds more than was foreseen gives nothing up, and less than the baseline's own
     # is what counts.
     kept = History(make_spec(), node(foreseen), tuple(entries(**{f"p{short}": 4096})))
     assert kept.given_up(short) == ()
-    assert short not in kept.barred
+    assert short not in kept.ineligible
     smaller = History(make_spec(), node(foreseen), tuple(entries(p0=900)))
     assert smaller.given_up(short) == ()
 
@@ -126,7 +126,7 @@ def test_what_serves_less_than_the_floor_or_may_not_start_is_not_recommended() -
         for n, one in enumerate(ITEMS)
     ]
     rows = [launched(trial, odds=0.8 if trial.number == 3 else 1.0) for trial in trials]
-    history = History.of(spec, candidates, rows)
+    history = History.from_launches(spec, candidates, rows)
     feasible = {position for position in range(len(ITEMS)) if history.feasible(position)}
     assert feasible == {
         i for i, one in enumerate(ITEMS) if longest(one.configuration) == 4096 and i != 3

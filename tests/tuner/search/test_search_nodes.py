@@ -102,7 +102,7 @@ def test_hosts_of_a_study_that_binds_nothing_are_one_place(tmp_path: Path) -> No
     made = play(study, spec, ridge)
     study.close()
     moved = [Launch(x.trial, replace(x.result, node=f"host{x.trial.number % 2}")) for x in made]
-    assert not History.of(spec, SMALL, moved).several
+    assert not History.from_launches(spec, SMALL, moved).several
     assert recommend(spec, SMALL, moved).nodes == []
     assert "bound_node" not in row_of(made[0])
 

@@ -17,7 +17,7 @@ from autotune.engines.enumeration import CandidateSet
 from autotune.engines.failure import Failure, FailureKind
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.budget import LEAST_FINALS, before_finals, search_ends
-from autotune.tuner.search.decide.simplify import difference, plain
+from autotune.tuner.search.decide.simplify import difference, drop_coin_tosses
 from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.search.spread import Effect
@@ -267,12 +267,14 @@ def test_a_baseline_that_crashes_in_the_finals_still_stands() -> None:
     rows = [evaluate(spec, ridge, _trial(entry)) for entry in ran[:2]]
     crash = TrialResult(State.FAILED, Evidence.MEASURED, Failure(FailureKind.LOAD_ERRORS, "503"))
     for crashes in (1, 2):
-        history = History.of(
+        history = History.from_launches(
             spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:][:crashes])]
         )
         assert not history.broke(0)
-        assert [entry.says_nothing for entry in history.at(0)] == [False, *[True] * crashes]
-    thrice = History.of(spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:])])
+        assert [entry.uninformative for entry in history.at(0)] == [False, *[True] * crashes]
+    thrice = History.from_launches(
+        spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:])]
+    )
     assert thrice.broke(0)
 
 
@@ -291,14 +293,17 @@ def test_one_crash_of_a_finalist_that_ran_says_nothing() -> None:
         return [*rows, *(Launch(_trial(entry), failed) for entry in ran[2:][:crashes])]
 
     once = after(1, FailureKind.CRASHED, Evidence.MEASURED)
-    assert [entry.says_nothing for entry in History.of(spec, SMALL, once).at(3)] == [False, True]
+    assert [entry.uninformative for entry in History.from_launches(spec, SMALL, once).at(3)] == [
+        False,
+        True,
+    ]
     for launches in (
         after(2, FailureKind.CRASHED, Evidence.MEASURED),
         after(1, FailureKind.OUT_OF_MEMORY, Evidence.MEASURED),
         after(1, FailureKind.CRASHED, Evidence.SIMULATED),
         [rows[0], *after(1, FailureKind.CRASHED, Evidence.MEASURED)[2:]],
     ):
-        assert History.of(spec, SMALL, launches).broke(3)
+        assert History.from_launches(spec, SMALL, launches).broke(3)
 
 
 def test_a_finalist_that_crashed_once_may_win_and_the_crash_is_told(tmp_path: Path) -> None:
@@ -373,8 +378,8 @@ def test_settings_that_are_each_a_coin_toss_go_only_as_far_as_they_are_one_toget
     command = next(
         p for p in changed if len(difference(SMALL.items[p].configuration, baseline)) == 3
     )
-    history = History.of(make_spec(), SMALL, ())
-    shorter = plain(history, cast(Posterior, OnePercent()), command, lambda _: True)
+    history = History.from_launches(make_spec(), SMALL, ())
+    shorter = drop_coin_tosses(history, cast(Posterior, OnePercent()), command, lambda _: True)
     assert len(difference(SMALL.items[shorter].configuration, baseline)) == 2
 
 
@@ -434,8 +439,8 @@ def test_a_figure_that_cannot_be_a_throughput_never_reaches_the_model(metric: fl
     result = TrialResult(
         State.COMPLETE, Evidence.MEASURED, metrics={"chat": {"total_token_throughput": metric}}
     )
-    (entry,) = History.of(spec, SMALL, [Launch(trial, result)])
-    assert entry.says_nothing
+    (entry,) = History.from_launches(spec, SMALL, [Launch(trial, result)])
+    assert entry.uninformative
     assert entry.score is None
 
 

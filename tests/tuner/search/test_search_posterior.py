@@ -26,7 +26,7 @@ from autotune.tuner.search.acquisition import (
     p_runs,
     shortlist,
     suggest,
-    turns,
+    untried_neighbours,
 )
 from autotune.tuner.search.explain import learned_figures, regret
 from autotune.tuner.search.feasibility import p_starts
@@ -387,7 +387,7 @@ def test_a_turn_gives_the_best_a_value_that_no_launch_had_beside_it(
     values = np.random.default_rng(seed).normal(0, 0.2, len(launched))
     history = history_of(GRID, dict(zip(launched, values.tolist(), strict=True)))
     best = launched[int(model_of(KERNELS, history).mean(np.array(launched)).argmax())]
-    codes, (beside, untried) = ENCODING.codes, turns(KERNELS, history, best)
+    codes, (beside, untried) = ENCODING.codes, untried_neighbours(KERNELS, history, best)
     changes = (codes != codes[best]).sum(axis=1)
     for position in np.flatnonzero(beside):
         changed = np.flatnonzero(codes[position] != codes[best])

@@ -158,9 +158,9 @@ RIVAL = at(4, 16384, True)
 
 def test_a_baseline_that_gives_something_up_is_not_barred() -> None:
     own = replace(NODE, baseline=RIVAL)
-    barred = History(make_spec(), own, ()).barred
-    assert RIVAL not in barred
-    assert at(2, 16384, True) in barred
+    ineligible = History(make_spec(), own, ()).ineligible
+    assert RIVAL not in ineligible
+    assert at(2, 16384, True) in ineligible
 
 
 def test_what_breaks_a_promise_takes_no_place_even_of_a_baseline_that_breaks_a_limit() -> None:
@@ -200,4 +200,6 @@ def test_commands_with_a_trade_off_are_searched_after_five_failures_of_those_wit
         entries = [Entry(n, Role.SEARCH, n, None, broke=True) for n in range(failures)]
         if ran and failures:
             entries[-1] = Entry(failures - 1, Role.SEARCH, failures - 1, 0.0, violations={})
-        assert (8 in History(make_spec(), node_, tuple(entries)).barred) is (ran or failures < 5)
+        assert (8 in History(make_spec(), node_, tuple(entries)).ineligible) is (
+            ran or failures < 5
+        )

@@ -94,7 +94,7 @@ def test_a_goodput_of_few_requests_ends_a_study(good: float, best: float, ended:
         )
         for n, one in enumerate(SMALL.items[:LEAST])
     ]
-    seen = History.of(spec, SMALL, rows)
+    seen = History.from_launches(spec, SMALL, rows)
     assert out_of_reach(known, seen) is ended
     assert all(seen.feasible(position) for position in seen.by_position), (
         "no launch is refused before"

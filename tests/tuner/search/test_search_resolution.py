@@ -47,7 +47,7 @@ def launched(
 
 
 def history(*launches: tuple[int, float, float | None], spec: StudySpec = SPEC) -> History:
-    return History.of(
+    return History.from_launches(
         spec, NODE, [launched(number, *one, spec) for number, one in enumerate(launches)]
     )
 

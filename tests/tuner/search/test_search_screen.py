@@ -24,7 +24,7 @@ from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import History
 from autotune.tuner.search.priors.sources import sources_of
-from autotune.tuner.search.screen import Made, Ranked, layout_of, screen_of, shared
+from autotune.tuner.search.screen import Ranked, TimedScore, layout_of, screen_of, shared
 from autotune.tuner.search.study import Study
 from autotune.tuner.study.results import launch_of, read_launches, row_of
 from autotune.tuner.study.spec import StudySpec
@@ -166,7 +166,7 @@ def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) ->
         "random weights rank badly"
         in recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
     )
-    history = History.of(spec, GRID, launches)
+    history = History.from_launches(spec, GRID, launches)
     assert not history.ranked, "what was ranked before the control ended it counts for nothing"
     assert len(cheap(launches)) < 10
     assert len(launches) == spec.launches + len(cheap(launches)), (
@@ -195,8 +195,8 @@ def test_four_pairs_of_launches_must_rank_better_than_three(
 ) -> None:
     """What three pairs do not tell from noise ends the screen once four show it."""
     items = [Candidate(Configuration("vllm", {"tensor_parallel": tp}), "0.11") for tp, _ in LAYOUTS]
-    full = [Made(n, n, 0.0, 300.0, 200.0) for n in range(pairs)]
-    cheap = [Made(10 + n, n, moved * LAYOUTS[n][1], 100.0, 20.0) for n in range(pairs)]
+    full = [TimedScore(n, n, 0.0, 300.0, 200.0) for n in range(pairs)]
+    cheap = [TimedScore(10 + n, n, moved * LAYOUTS[n][1], 100.0, 20.0) for n in range(pairs)]
     found = screen_of(items, full, cheap)
     assert ("rank badly" in found.over) is ends
     assert found.trusted is not ends
@@ -338,7 +338,7 @@ def test_random_weights_rank_and_set_no_level() -> None:
         [*both, *(one.position for one in rows)],
         [*truth[both], *(one.score for one in rows)],
     )
-    model = Posterior(Kernels(Encoding(GRID)), positions, scores, apart=apart)
+    model = Posterior(Kernels(Encoding(GRID)), positions, scores, extra_covariance=apart)
     found = model.mean(np.array(more, dtype=np.int64))
     assert np.abs(found - truth[more]).mean() < 0.1
     assert np.corrcoef(found, truth[more])[0, 1] > 0.9

@@ -52,7 +52,7 @@ def launch(number: int, began_min: int, node: str, gpu_ids: str, evidence: Evide
 
 def allowed(evidence: Evidence, made: list[tuple[int, str, str]], hours: float) -> int:
     launches = [launch(number, *one, evidence) for number, one in enumerate(made)]
-    return capacity(History.of(make_spec(hours=hours, launches=99), SMALL, launches))
+    return capacity(History.from_launches(make_spec(hours=hours, launches=99), SMALL, launches))
 
 
 @pytest.mark.parametrize("evidence", [Evidence.MEASURED, Evidence.SIMULATED])
@@ -90,7 +90,7 @@ def test_one_place_is_one_whatever_its_host_is_called() -> None:
         launch(number, 0, f"container{number}", "", Evidence.SIMULATED) for number in range(6)
     ]
     launches = [replace(row, trial=replace(row.trial, node="")) for row in launches]
-    assert capacity(History.of(make_spec(hours=2, launches=99), SMALL, launches)) == 12
+    assert capacity(History.from_launches(make_spec(hours=2, launches=99), SMALL, launches)) == 12
 
 
 def test_an_interrupted_launch_goes_back_to_its_node_though_it_has_to_wait_there(

@@ -170,7 +170,7 @@ def test_launches_that_slow_each_other_are_made_one_at_a_time_and_do_not_count(
     spec, made, stop_reason = played(tmp_path, 0.3)
     assert {x.result.node for x in made[3:]} == {ALONE}
     assert all(x.trial.node == ALONE for x in made[3:])
-    history = History.of(spec, SMALL, made)
+    history = History.from_launches(spec, SMALL, made)
     assert all(not e.measured for e in history if is_beside(e.node))
     outcome = recommend(spec, SMALL, made, (), stop_reason)
     assert "launches side by side slow each other by 3" in outcome.stop_reason

@@ -15,11 +15,11 @@ from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.tuner.search.decide.simplify import (
     ablations,
+    drop_coin_tosses,
+    drop_unproven,
     next_without,
     odds_shown,
-    plain,
     subsets_towards_default,
-    without_idle,
 )
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.tuner.search.gp.posterior import Posterior
@@ -98,7 +98,7 @@ def test_fresh_launches_after_the_finals_show_what_rode_on_luck() -> None:
         with one_thread():
             while (shorter := next_without(search.history, search.model, winner)) is not None:
                 search.launch(shorter, role=Role.FINAL)
-                winner = without_idle(search.history, LEADER)
+                winner = drop_unproven(search.history, LEADER)
         ends.append(ITEMS[winner].configuration.knobs)
     assert all(knobs["big"] and knobs["some"] for knobs in ends)
     assert sum(bool(knobs["idle"]) + bool(knobs["still"]) for knobs in ends) <= 3, "of 16"
@@ -139,9 +139,9 @@ def test_a_setting_leaves_after_the_finals_only_by_fresh_launches_and_where_the_
     search, shorter = Search(0, 0.003, worth), position("big", "some", "idle")
     for at in (0, 0, LEADER, LEADER, LEADER, shorter):
         search.launch(at, role=Role.FINAL)
-    assert without_idle(search.history, LEADER) == LEADER, "once is not enough"
+    assert drop_unproven(search.history, LEADER) == LEADER, "once is not enough"
     search.launch(shorter, role=Role.FINAL)
-    assert without_idle(search.history, LEADER) == (shorter if leaves else LEADER)
+    assert drop_unproven(search.history, LEADER) == (shorter if leaves else LEADER)
 
 
 def test_a_plain_command_has_no_setting_that_is_a_coin_toss() -> None:
@@ -150,7 +150,7 @@ def test_a_plain_command_has_no_setting_that_is_a_coin_toss() -> None:
     for seed in range(6):
         search = searched(seed, 0.03)
         with one_thread():
-            found = plain(search.history, search.model, LEADER, lambda _: True)
+            found = drop_coin_tosses(search.history, search.model, LEADER, lambda _: True)
             odds = [
                 chance for _, chance in odds_shown(search.history, search.model, found).values()
             ]
@@ -167,15 +167,15 @@ def test_a_plain_command_keeps_what_it_would_not_run_without() -> None:
         return bool(ITEMS[at].configuration.knobs["idle"])
 
     with one_thread():
-        assert plain(search.history, search.model, LEADER, lambda _: False) == LEADER
-        assert plain(search.history, search.model, LEADER, lambda _: True) == position(
+        assert drop_coin_tosses(search.history, search.model, LEADER, lambda _: False) == LEADER
+        assert drop_coin_tosses(search.history, search.model, LEADER, lambda _: True) == position(
             "big", "some"
         )
-        assert plain(search.history, search.model, LEADER, likely) == position(
+        assert drop_coin_tosses(search.history, search.model, LEADER, likely) == position(
             "big", "some", "idle"
         )
         table = replace(search.history, candidates=replace(NODE, as_they_are=True))
-        assert plain(table, search.model, LEADER, lambda _: True) == LEADER
+        assert drop_coin_tosses(table, search.model, LEADER, lambda _: True) == LEADER
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def change(history: History) -> float | None:
     Student's t of the line's slope. It is a warning: nothing is corrected for it.
     """
     base = history.candidates.baseline
-    alike = [e for e in history.adjusted() if e.position == base and not e.apart]
+    alike = [e for e in history.adjusted() if e.position == base and not e.sent_finals_prompts]
     runs = [(e.number, e.score) for e in alike if e.score is not None]
     if len(runs) < 2:
         return None
@@ -115,9 +115,9 @@ def eliminated(history: History, position: int) -> bool:
 
     Or its servers hold shorter requests than was predicted, and it breaks a promise.
     """
-    if position in history.barred:
+    if position in history.ineligible:
         return True
-    mute = [e for e in history.at(position) if e.role is Role.FINAL and e.says_nothing]
+    mute = [e for e in history.at(position) if e.role is Role.FINAL and e.uninformative]
     if history.broke(position) or len(mute) > MAX_UNINFORMATIVE:
         return True
     return bool(history.scores(position, Role.FINAL)) and not history.feasible(position, Role.FINAL)
@@ -181,7 +181,7 @@ def _compared(history: History, position: int) -> tuple[list[NodeScore], list[No
     """Return the valid launches of a finalist and of the baseline."""
     base = history.candidates.baseline
     return history.node_scores(position, Role.FINAL), history.node_scores(
-        base, *history.fresh_roles(base)
+        base, *history.deciding_roles(base)
     )
 
 
@@ -193,7 +193,7 @@ def _comparable(history: History, position: int) -> bool:
 
 def finals_of(history: History, position: int) -> Sequence[Entry]:
     """Return the finals launches of a configuration that are valid or still running."""
-    return [e for e in history.at(position) if e.role is Role.FINAL and not e.says_nothing]
+    return [e for e in history.at(position) if e.role is Role.FINAL and not e.uninformative]
 
 
 def _baseline_leads(history: History) -> bool:
@@ -259,7 +259,7 @@ def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int
     baseline."""
     base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
     for entry in history.entries[start:]:
-        if entry.position in (base, position) and not entry.says_nothing:
+        if entry.position in (base, position) and not entry.uninformative:
             mine, theirs = counts.get(entry.node, (0, 0))
             counts[entry.node] = (
                 mine + (entry.position != base),
@@ -296,7 +296,7 @@ def suspected(history: History, position: int) -> bool:
     cleared = {setting for other in right for setting in _settings(history, other)}
     mine, odds = _settings(history, position), 1.0
     for failed in dict.fromkeys(e.position for e in history if e.right is False):
-        lossy = {one.knob for one in history.given_up(failed) if one.kind == "lossy"}
+        lossy = {one.knob for one in history.trade_offs(failed) if one.kind == "lossy"}
         causes = {
             s: _LOSSY if s[1] in lossy else _OTHER for s in _settings(history, failed) - cleared
         }

@@ -2,13 +2,13 @@
 removal.
 
 What is no more than a coin toss goes whatever a study can afford: the finals are for a command
-without any setting whose odds to add more than `LEAST_EFFECT` are below `COIN_TOSS` (`plain`), if
+without any setting whose odds to add more than `LEAST_EFFECT` are below `COIN_TOSS` (`drop_coin_tosses`), if
 that is expected to run. The process models all launches of a study together, so every launch with
 and without a setting says something of what it adds.
 
 What looked good in the search may have been luck. So once the finals are won a setting whose effect
 is not shown, odds below `SHOWN`, goes back to the engine's default where fresh launches of the
-shorter command do not show it to be worse (`without_idle`). What does not start without a setting
+shorter command do not show it to be worse (`drop_unproven`). What does not start without a setting
 keeps it.
 """
 
@@ -36,7 +36,9 @@ FRESH = 2
 """Launches after the finals of a command without a setting before the decision about it."""
 
 
-def plain(history: History, model: Posterior, command: int, likely: Callable[[int], bool]) -> int:
+def drop_coin_tosses(
+    history: History, model: Posterior, command: int, likely: Callable[[int], bool]
+) -> int:
     """Return a command without its settings with odds below `COIN_TOSS`, each and together,
     measured or not.
 
@@ -65,7 +67,7 @@ def next_without(history: History, model: Posterior, winner: int) -> int | None:
     """Return the winner of the finals without its least effective setting that is not shown; None:
     all are shown.
 
-    What has had its fresh launches is decided, by these (`without_idle`). Where the study shall
+    What has had its fresh launches is decided, by these (`drop_unproven`). Where the study shall
     measure what each setting adds, those that are shown have a launch as well, afterwards.
     """
     shown = odds_shown(history, model, winner)
@@ -78,7 +80,7 @@ def next_without(history: History, model: Posterior, winner: int) -> int | None:
     return min(odds, default=(1.0, None))[1]
 
 
-def without_idle(history: History, winner: int) -> int:
+def drop_unproven(history: History, winner: int) -> int:
     """Return the winner of the finals without the settings whose gain new launches of both do not
     show.
 
@@ -114,7 +116,7 @@ def _beats_baseline(history: History, position: int) -> bool:
     """Return whether new launches of a command meet the limits and show it to beat the baseline, if
     that ran."""
     base = history.candidates.baseline
-    baseline = history.node_scores(base, *history.fresh_roles(base))
+    baseline = history.node_scores(base, *history.deciding_roles(base))
     odds = (
         _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0)
         if baseline
@@ -169,7 +171,9 @@ def _may_stand_for(history: History, position: int, leader: int) -> bool:
         and position not in history.canonical_of
     )
     return (
-        own and not history.broke(position) and history.broken(position) <= history.broken(leader)
+        own
+        and not history.broke(position)
+        and history.forbidden_trade_offs(position) <= history.forbidden_trade_offs(leader)
     )
 
 

@@ -4,8 +4,8 @@ One finalist was put to the test (`finals`), so no interval needs widening for a
 several. Where the test stopped at a bound the finalist is better; else it cannot be told from the
 baseline, which stays: where nothing is shown, a change of what runs in production has a risk and no
 gain. A shorter command that its fresh launches do not show to be worse takes the finalist's place
-(`simplify.without_idle`). A configuration that breaks a promise is no challenger
-(`History.barred`).
+(`simplify.drop_unproven`). A configuration that breaks a promise is no challenger
+(`History.ineligible`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def evidence(history: History, position: int) -> list[float]:
     search's."""
     return [
         e.score
-        for e in history.evidence(position, *history.fresh_roles(position))
+        for e in history.evidence(position, *history.deciding_roles(position))
         if e.score is not None
     ]
 
@@ -80,7 +80,7 @@ def leader(history: History) -> int | None:
     some, a candidate without any is compared no more.
     """
     kept = [position for position in history.by_position if history.feasible(position)]
-    fresh = [p for p in kept if history.scores(p, *history.fresh_roles(p))]
+    fresh = [p for p in kept if history.scores(p, *history.deciding_roles(p))]
     # The finals may begin with the baseline, which has not won by running alone.
     among = fresh if any(p != history.candidates.baseline for p in fresh) else kept
     return max(among, key=lambda position: mean(evidence(history, position)), default=None)
@@ -92,7 +92,7 @@ def best_so_far(spec: StudySpec, launches: Sequence[Launch]) -> list[tuple[int, 
     reached = list[tuple[int, float]]()
     if not launches:
         return reached
-    history = History.of_launched(spec, launches)
+    history = History.from_launched_only(spec, launches)
     for count, entry in enumerate(history, start=1):
         before = history.upto(count)
         best = leader(before)
@@ -117,7 +117,7 @@ def judge(history: History) -> Judgement:
     verdict, winner = _verdict(history, challenger, gain, ended)
     own = gain if winner == challenger else Gain(0.0, None)
     if winner == challenger is not None and verdict in (Verdict.BETTER, Verdict.UNOPPOSED):
-        winner = simplify.without_idle(history, challenger)
+        winner = simplify.drop_unproven(history, challenger)
         if winner != challenger:
             own = _over_baseline(history, winner) if gain else None
     return Judgement(
@@ -136,7 +136,7 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
     """Return the challenger's gain, and the end of its test."""
     base = history.candidates.baseline
     both = [
-        history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p)
+        history.node_scores(p, *history.deciding_roles(p)) or history.node_scores(p)
         for p in (challenger, base)
     ]
     if not both[1]:
@@ -155,7 +155,7 @@ def _over_baseline(history: History, position: int) -> Gain:
     """Return the gain of a configuration tested against another one that was tested against the
     baseline."""
     both = [
-        history.node_scores(p, *history.fresh_roles(p))
+        history.node_scores(p, *history.deciding_roles(p))
         for p in (position, history.candidates.baseline)
     ]
     (gain, information), spread = contrast(*both), history.spread

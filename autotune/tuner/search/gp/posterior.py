@@ -322,7 +322,7 @@ class Posterior:
         scores: shape ``(len(positions),)``, natural-logarithm units.
         signed: the priors are about another metric, which may go with this one or against it.
         seed: of the samples of the hyper-parameters.
-        apart: shape ``(len(positions), len(positions))``: covariance of what launches measure
+        extra_covariance: shape ``(len(positions), len(positions))``: covariance of what launches measure
             beside their candidates' scores, e.g. with random weights.
         effort: of the sampling.
 
@@ -339,13 +339,15 @@ class Posterior:
         scores: Sequence[float],
         signed: bool = False,
         seed: int = 0,
-        apart: Floats | None = None,
+        extra_covariance: Floats | None = None,
         effort: Sampling = QUICK,
     ) -> None:
         self._kernels = kernels
         self._positions = np.array(list(positions), dtype=np.int64)
         self._y = np.asarray(scores, dtype=np.float64)
-        self._apart = np.zeros((len(self._y), len(self._y))) if apart is None else apart
+        if extra_covariance is None:
+            extra_covariance = np.zeros((len(self._y), len(self._y)))
+        self._extra_covariance = extra_covariance
         self._means = kernels.means_after(self._positions)
         chosen = _informative(self._y)
         rows, y = self._positions[chosen], self._y[chosen]
@@ -354,7 +356,7 @@ class Posterior:
         def log_likelihood(hyper: Hyperparameters) -> Floats:
             """Return the log likelihood of the launches, up to a constant."""
             _, alpha, chol, residual = self._solved(
-                hyper, tables, rows, y, self._apart[np.ix_(chosen, chosen)]
+                hyper, tables, rows, y, self._extra_covariance[np.ix_(chosen, chosen)]
             )
             logs = np.log(np.diagonal(chol, axis1=1, axis2=2)).sum(axis=1)
             return np.asarray(
@@ -374,11 +376,16 @@ class Posterior:
         return _Tables(*self._kernels.between(rows, others), self._kernels.physics(rows, others))
 
     def _solved(
-        self, hyper: Hyperparameters, tables: _Tables, rows: Ints, y: Floats, apart: Floats
+        self,
+        hyper: Hyperparameters,
+        tables: _Tables,
+        rows: Ints,
+        y: Floats,
+        extra_covariance: Floats,
     ) -> tuple[Floats, Floats, Floats, Floats]:
         """Return offsets ``(sets,)``, the launches' weights, their Cholesky factors, and their
         scores' residuals."""
-        k = tables.covariance(hyper) + apart
+        k = tables.covariance(hyper) + extra_covariance
         k[:, np.arange(len(y)), np.arange(len(y))] += hyper.noise[:, None] ** 2
         residual = y - hyper.weight[:, None] * self._means[hyper.alternative][:, rows]
         offset: Floats = residual.mean(axis=1) if len(y) else np.zeros(len(k))
@@ -388,7 +395,7 @@ class Posterior:
 
     def _fit(self) -> None:
         tables = self._tables(self._positions, self._positions)
-        launches = self._positions, self._y, self._apart
+        launches = self._positions, self._y, self._extra_covariance
         self._offset, self._alpha, self._chol, _ = self._solved(self._hyper, tables, *launches)
 
     def condition_on_pending(self, rows: Ints) -> Posterior:
@@ -400,7 +407,7 @@ class Posterior:
         other = copy(self)
         other._positions = np.concatenate([self._positions, rows])
         other._y = np.concatenate([self._y, self.mean(rows)])
-        other._apart = np.pad(self._apart, (0, len(rows)))
+        other._extra_covariance = np.pad(self._extra_covariance, (0, len(rows)))
         other._fit()
         return other
 
