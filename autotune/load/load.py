@@ -16,16 +16,15 @@ class Load:
     """A workload sent to a warm server, once or by the probes of a load search.
 
     Attributes:
-        of: the study's name of the workload, under which its metrics stand.
-        workload: what is sent; of a rung it has a name of its own, which gives it prompts of its
-            own.
+        study_name: the study's name of the workload, under which its metrics stand.
+        workload: the prompts and arrivals; a rung's has a name of its own, and so its own prompts.
         seed: of lengths, prompts and send times.
         search: the load search that decides the load; None: it is the workload's.
         rung: requests in flight of a row of the curve; 0: the metrics are the workload's.
-        about: what the metrics say of the prompts.
+        about: facts on the prompts among the metrics.
     """
 
-    of: str
+    study_name: str
     workload: Workload
     seed: int
     search: LoadSearch | None = None
@@ -35,13 +34,15 @@ class Load:
     @property
     def name(self) -> str:
         """Return the name of its result among those of the launch."""
-        return self.workload.name if self.rung else self.of
+        return self.workload.name if self.rung else self.study_name
 
     def add(self, metrics: dict[str, Metrics], measured: Metrics, invalid: str = "") -> None:
         """Add the results to a launch's metrics by workload; a row of the curve states why it is
         invalid."""
         if not self.rung:
-            metrics[self.of] = {**measured, **self.about}
+            metrics[self.study_name] = {**measured, **self.about}
             return
-        row = {"concurrency": self.rung, **measured, **({INVALID: invalid} if invalid else {})}
-        metrics[self.of].setdefault(CURVE, []).append(row)
+        row = {"concurrency": self.rung, **measured}
+        if invalid:
+            row[INVALID] = invalid
+        metrics[self.study_name].setdefault(CURVE, []).append(row)

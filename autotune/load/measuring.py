@@ -16,7 +16,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import zip_longest
 from multiprocessing import Pipe
@@ -157,8 +157,7 @@ class LoadOptions:
     on_progress: Callable[[str, Progress], None] = silent
 
 
-@dataclass(frozen=True, slots=True)
-class LoadResult:
+class LoadResult(NamedTuple):
     """Result of one load point: its requests, and the client's health.
 
     Attributes:
@@ -177,7 +176,7 @@ class LoadResult:
     log: RequestLog
     workers: tuple[ClientHealth, ...]
     client_bound: str = ""
-    cache: CacheReport = field(default_factory=CacheReport)
+    cache: CacheReport = CacheReport()
     drafts: DraftUse | None = None
     energy: Energy | None = None
     slos: Sequence[Slo] = ()
@@ -258,9 +257,10 @@ class FoundCapacity(Measurement):
     """Result of a load search: the bracket, all probes, and those `shown`, which the metrics
     describe."""
 
-    found: FoundLoad = field(kw_only=True)
-    shown: Sequence[Measurement] = field(kw_only=True)
-    probes: Sequence[Measurement] = field(kw_only=True)
+    _: KW_ONLY
+    found: FoundLoad
+    shown: Sequence[Measurement]
+    probes: Sequence[Measurement]
 
     @classmethod
     def of_search(
@@ -587,12 +587,12 @@ def _results(
         for pipe in wait(list(busy)):
             number = busy[pipe]
             message = processes[number].receive()
-            if isinstance(message, tuple):
+            if isinstance(message, Progress):
+                progress[number] = message
+                on_progress(Progress(*map(sum, zip(*progress, strict=True))))
+            elif isinstance(message, tuple):
                 results[number] = message
                 del busy[pipe]
-            elif isinstance(message, Progress):
-                progress[number] = message
-                on_progress(Progress(*map(sum, zip(*map(astuple, progress), strict=True))))
     return [results[number] for number in range(len(processes))]
 
 
@@ -654,7 +654,7 @@ def measure(
                 cache_before = options.cache.begin()
                 drafts_before = options.drafts()
                 with Meter(options.power) as meter:
-                    attempted = replace(task, key=replace(key, attempt=attempt))
+                    attempted = replace(task, key=key._replace(attempt=attempt))
                     log, clients = workers.send(attempted, count, on_progress)
                 bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
                 cache = options.cache.report(requests, log, *cache_before)
@@ -666,7 +666,7 @@ def measure(
                 discarded.append((count, bound))
             else:
                 discarded.pop()  # the last try is the result, although the client did not keep up
-            loads.append(replace(load, discarded=tuple(discarded)))
+            loads.append(load._replace(discarded=tuple(discarded)))
     return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, len(target.servers))
 
 
@@ -701,7 +701,7 @@ class _WarmUp:
             turns=None,
             concurrency=min(streams, count),
         )
-        task = replace(task, requests=some, key=replace(task.key, warm_up=True))
+        task = replace(task, requests=some, key=task.key._replace(warm_up=True))
         log, clients = workers.send(task, next(workers.counts(some, self.options.workers)))
         self.seconds += ClientHealth.of_all(clients).span_s
         if not any(outcome.ok for outcome in log.outcomes):

@@ -13,10 +13,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -40,8 +40,7 @@ _SAMPLE = re.compile(
 """A sample's name and value; a timestamp or an exemplar after them is ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheUse:
+class CacheUse(NamedTuple):
     """Prompt tokens found and looked up in a load, or since the server's start; `source` names the
     counters.
 
@@ -87,8 +86,7 @@ class CacheUse:
         return cls(sum(use.hits for use in known), sum(use.queries for use in known), sources)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheReport:
+class CacheReport(NamedTuple):
     """Prefix cache figures of one load.
 
     Attributes:
@@ -326,8 +324,7 @@ def stale(use: CacheUse | None, expected: float) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DraftUse:
+class DraftUse(NamedTuple):
     """Drafts of a server: counted since its start, or recent ones for a gauge.
 
     Attributes:
@@ -460,4 +457,4 @@ class DraftReader:
         # Versions of an engine mean different things by one gauge; where the version is not known,
         # neither is the rate.
         known = len({use.drafted for use in gauges}) == 1
-        return gauges[0] if known else replace(gauges[0], drafted=math.nan)
+        return gauges[0] if known else gauges[0]._replace(drafted=math.nan)

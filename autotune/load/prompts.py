@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,14 +24,11 @@ from autotune.base.errors import BadInput
 from .requests import Content, Requests
 from .tokenizers import Tokenizer
 
-_LOWEST_ID = (
-    1000  # First ordinary id: special and byte tokens are mostly at the start of a vocabulary
-)
-
+_LOWEST_ID = 1000
+"""First ordinary id: special and byte tokens are mostly at the start of a vocabulary."""
 _HIGHEST_ID = 100_000
-_SAFE_VOCABULARY = (
-    32_000  # The smallest common vocabulary (Llama 2's), used if the model's is unknown
-)
+_SAFE_VOCABULARY = 32_000
+"""The smallest common vocabulary (Llama 2's), used if the model's is unknown."""
 
 
 class Purpose(IntEnum):
@@ -47,8 +44,7 @@ class Purpose(IntEnum):
 _ALL = slice(None)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptKey:
+class PromptKey(NamedTuple):
     """Seeds of the prompts of one load.
 
     Attributes:
@@ -92,21 +88,18 @@ class Prompts:
     def bodies(self, requests: Requests, key: PromptKey, part: slice = _ALL) -> list[bytes]:
         """Return the JSON bodies of a load point's requests; raises `BadInput` for prompts of
         another endpoint."""
-        purpose, contents = (
-            (Purpose.WARM_UP, ()) if key.warm_up else (Purpose.LOAD, requests.contents)
-        )
+        contents = () if key.warm_up else requests.contents
         texts = Texts(self.tokenizer)
         bodies = []
         blocks: dict[int, Ints] = {}
         for request in range(len(requests))[part]:
             content = contents[request] if contents else None
             if content is None:
-                prefix, own = self._random_ids(requests, request, key, purpose, blocks)
+                prefix, own = self._random_ids(requests, request, key, blocks)
                 as_text = self._chat or self.as_text
                 content = texts.text(prefix, own) if as_text else [*prefix.tolist(), *own.tolist()]
-            bodies.append(
-                self._body(self._for_endpoint(content), int(requests.output_tokens[request]))
-            )
+            content = self._for_endpoint(content)
+            bodies.append(self._body(content, int(requests.output_tokens[request])))
         return bodies
 
     def _body(self, content: object, tokens: int, **more: object) -> bytes:
@@ -123,15 +116,16 @@ class Prompts:
         """Return the body of a session's turn.
 
         Args:
-            messages: everything that was said, the user's turn last. Where no chat template is
-                applied an answer follows at once what it answers, and everything else after a blank
-                line.
+            messages: the whole history, the user's turn last. Without a chat template an answer
+                follows its question at once, and every other message follows after a blank line.
         """
         if self._chat:
             return self._body(messages, tokens, **({"tools": tools} if tools else {}))
         text = json.dumps(tools) if tools else ""
         for message in messages:
-            text += ("\n\n" if text and message["role"] != "assistant" else "") + message["content"]
+            if text and message["role"] != "assistant":
+                text += "\n\n"
+            text += message["content"]
         return self._body(text, tokens)
 
     def random_text(self, tokens: int, request: int, key: PromptKey) -> str:
@@ -147,11 +141,8 @@ class Prompts:
     def id_range(self) -> tuple[int, int]:
         """Return the range of ordinary tokens: without the first and last ids, which may be special
         or unused."""
-        size = (
-            self.vocabulary
-            or (self.tokenizer.vocabulary if self.tokenizer else None)
-            or _SAFE_VOCABULARY
-        )
+        known = self.tokenizer.vocabulary if self.tokenizer else None
+        size = self.vocabulary or known or _SAFE_VOCABULARY
         high = max(min(_HIGHEST_ID, size - size // 16), 1)
         return min(_LOWEST_ID, high // 4), high
 
@@ -160,46 +151,37 @@ class Prompts:
         requests: Requests,
         request: int,
         key: PromptKey,
-        purpose: Purpose,
         blocks: dict[int, Ints],
     ) -> tuple[Ints, Ints]:
         """Return the ids that a random prompt shares with its group, and its own; `blocks` caches
         those of a trace."""
         low, high = self.id_range
+        count = int(requests.input_tokens[request])
         hashes = requests.blocks[request] if requests.blocks else None
         if hashes is not None:
-            for one in hashes:
-                if one not in blocks:
-                    blocks[one] = key.generator(Purpose.BLOCK, one).integers(
-                        low, high, requests.block_tokens
-                    )
-            whole = np.concatenate([blocks[one] for one in hashes])[
-                : int(requests.input_tokens[request])
-            ]
+            for block in hashes:
+                if block not in blocks:
+                    generator = key.generator(Purpose.BLOCK, block)
+                    blocks[block] = generator.integers(low, high, requests.block_tokens)
+            whole = np.concatenate([blocks[block] for block in hashes])[:count]
             return whole[:0], whole
-        count = int(requests.input_tokens[request])
+        purpose = Purpose.WARM_UP if key.warm_up else Purpose.LOAD
         group = int(requests.group[request])
         shared = min(requests.prefix_tokens, count) if group >= 0 else 0
         own = key.generator(purpose, request).integers(low, high, count - shared)
-        prefix = (
-            key.generator(Purpose.PREFIX, group, purpose).integers(low, high, shared)
-            if shared
-            else own[:0]
-        )
+        prefix = own[:0]
+        if shared:
+            prefix = key.generator(Purpose.PREFIX, group, purpose).integers(low, high, shared)
         return prefix, own
 
     def _for_endpoint(self, content: Content) -> Content:
         if isinstance(content, str):
             return [{"role": "user", "content": content}] if self._chat else content
         if isinstance(content[0], dict) != self._chat:
-            is_, takes = (
-                ("token ids", "/v1/completions")
-                if self._chat
-                else ("messages", "/v1/chat/completions")
-            )
-            raise BadInput(
-                f"the workload's file has prompts as {is_} for {takes}, not for {self.endpoint}"
-            )
+            other = "messages for /v1/chat/completions"
+            if self._chat:
+                other = "token ids for /v1/completions"
+            raise BadInput(f"the workload's file has prompts as {other}, not for {self.endpoint}")
         return content
 
 
@@ -223,8 +205,7 @@ class Texts:
 
     Args:
         tokenizer: counts; without an exact one a word stands for a token, which a foreign
-            vocabulary and the chat template's own tokens make inexact: what counts is the server's
-            usage.
+            vocabulary and the chat template's own tokens make inexact: the server's usage counts.
     """
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
@@ -262,9 +243,8 @@ class Texts:
             return " ".join(words)
         least = 2 if prefix else 1
         high = len(words)
-        tried = (
-            high if prefix else high - self._first(words[0]) + 1
-        )  # every word but the first has a blank before it
+        # Every word except the first has a blank before it.
+        tried = high if prefix else high - self._first(words[0]) + 1
         excess: dict[str, int] = {}
         low = least  # Fewer than `low` words are too short, more than `high` too long.
         while low <= high:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,11 +21,10 @@ class Turns:
     """Order of dependent requests of a load: the turns of sessions, one session after the other.
 
     Attributes:
-        after: whose answer each goes on from, shape (n,), the request before it; -1 = it begins a
-            session.
+        after: the request whose answer each continues, shape (n,); -1 = it begins a session.
         think_s: how long after that answer it is sent, shape (n,).
-        own_tokens: what each adds to the history, without the answer before it, shape (n,).
-        system: number of what stands before the first turn, shape (n,); -1 = nothing does.
+        own_tokens: tokens that each adds to the history, without the previous answer, shape (n,).
+        system: number of the preamble of each session, shape (n,); -1 = it has none.
         systems: system prompt and tools by that number.
     """
 
@@ -53,12 +53,12 @@ class Requests:
         ramp_s: seconds in which the streams of a closed loop begin, evenly; 0 = all at once.
         contents: the prompts, n entries with None where only the length is given; empty = lengths
             only.
-        blocks: what random prompts are made of, n entries: hash ids, each of a block of
-            `block_tokens`, the last one of what is left; equal ids are equal blocks. None: a prompt
-            shares nothing; empty = none of them does.
-        turns: of sessions, whose requests are sent when the answer before is there; None = each
-            stands alone. The contents are what the user says then, and `concurrency` how many
-            sessions are open together.
+        blocks: hash ids of the blocks of random prompts, n entries: each of `block_tokens`, the
+            last one of the rest; equal ids are equal blocks. None: a prompt shares nothing;
+            empty = none of them does.
+        turns: of sessions, whose requests are sent when the previous answer is there; None = each
+            stands alone. Then the contents are the user's texts, and `concurrency` is the number of
+            sessions that are open together.
     """
 
     input_tokens: Ints
@@ -132,58 +132,46 @@ def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
     A prompt without blocks shares nothing and has no segments. A turn has those of the turn before,
     and its answer's.
     """
-    if requests.turns is not None:
-        yield from _turn_segments(requests, requests.turns)
+    turns = requests.turns
+    segments: list[Segment] = []
+    if turns is None:
+        lengths = requests.input_tokens.tolist()
+        for hashes, tokens in zip(requests.blocks, lengths, strict=bool(requests.blocks)):
+            start = 0
+            left = tokens
+            segments = []
+            for block in hashes or ():
+                start = hash((start, block))
+                segments.append(Segment(start, min(requests.block_tokens, left)))
+                left -= requests.block_tokens
+            yield tuple(segments)
         return
-    for hashes, tokens in zip(
-        requests.blocks, requests.input_tokens.tolist(), strict=bool(requests.blocks)
-    ):
-        chain = 0
-        segments = []
-        for position, one in enumerate(hashes or ()):
-            chain = hash((chain, one))
-            segments.append(
-                Segment(
-                    chain, min(requests.block_tokens, tokens - position * requests.block_tokens)
-                )
-            )
-        yield tuple(segments)
-
-
-def _turn_segments(requests: Requests, turns: Turns) -> Iterator[tuple[Segment, ...]]:
-    before: tuple[Segment, ...] = ()
     for request, after in enumerate(turns.after.tolist()):
         if after >= 0:
-            answer = hash((before[-1].chain, "answer"))
-            before = (*before, Segment(answer, int(requests.output_tokens[after])))
-        elif turns.system[request] >= 0:
-            before = (
-                Segment(
-                    hash((int(turns.system[request]), "system")), int(turns.system_tokens[request])
-                ),
-            )
+            answer = hash((segments[-1].chain, "answer"))
+            segments.append(Segment(answer, int(requests.output_tokens[after])))
         else:
-            before = ()
-        before = (*before, Segment(hash((request, "user")), int(turns.own_tokens[request])))
-        yield before
+            segments = []
+            if (system := int(turns.system[request])) >= 0:
+                tokens = int(turns.system_tokens[request])
+                segments.append(Segment(hash((system, "system")), tokens))
+        segments.append(Segment(hash((request, "user")), int(turns.own_tokens[request])))
+        yield tuple(segments)
 
 
 def shared_tokens(requests: Requests) -> int:
     """Return the prompt tokens shared with the start of earlier prompts of a trace, or their
     answers."""
-    if requests.turns is not None:
-        return _shared_by_turns(requests, requests.turns)
-    longest: dict[int, int] = {}
-    shared = 0
-    for segment in (segment for segments in prompt_segments(requests) for segment in segments):
-        shared += min(segment.tokens, longest.get(segment.chain, 0))
-        longest[segment.chain] = max(segment.tokens, longest.get(segment.chain, 0))
-    return shared
-
-
-def _shared_by_turns(requests: Requests, turns: Turns) -> int:
-    """Return the shared tokens of turns: previous prompt and answer; of sessions: the common
-    preamble."""
+    turns = requests.turns
+    if turns is None:
+        longest: dict[int, int] = {}
+        shared = 0
+        for piece, length in chain.from_iterable(prompt_segments(requests)):
+            known = longest.get(piece, 0)
+            shared += min(length, known)
+            longest[piece] = max(length, known)
+        return shared
+    # A turn shares the previous prompt and answer, a session's first turn the common preamble.
     later = turns.after >= 0
     history = (requests.input_tokens + requests.output_tokens)[turns.after[later]]
     begins = turns.system[~later]

@@ -10,11 +10,11 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
@@ -52,8 +52,7 @@ _STATUSES = {
 """Meaning of the status of an answer that does not empty the cache; other statuses are failures."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheReset:
+class CacheReset(NamedTuple):
     """Answer to a request to empty the prefix cache: true if the server reports it empty, else the
     reason."""
 
@@ -83,11 +82,17 @@ class ServerClient:
     @cached_property
     def _listing(self) -> httpx.Response:
         """The server's list of its models, requested once; raises `BadInput` if nothing listens."""
-        answer = self._get("/v1/models")
+        try:
+            answer = self._http.get("/v1/models")
+        except httpx.HTTPError as error:
+            raise BadInput(
+                f"nothing answers at {self._target.url}/v1/models ({error}); is the server running?"
+            ) from error
         if answer.status_code in (401, 403):
             wants = "refuses this API key" if self._target.api_key else "wants an API key"
+            status = f"HTTP {answer.status_code}"
             raise BadInput(
-                f"{self._target.url} {wants} (HTTP {answer.status_code}); give it with --api-key-env NAME"
+                f"{self._target.url} {wants} ({status}); give it with --api-key-env NAME"
             )
         return answer
 
@@ -135,12 +140,8 @@ class ServerClient:
             own = next(iter(roots))
         if own is None:
             way = f"--model NAME --model-id {names[0]} names the one to measure."
-            raise UnknownName(
-                "model",
-                names[0],
-                listed,
-                f"These are the models that {self._target.url} serves; {way}",
-            )
+            hint = f"These are the models that {self._target.url} serves; {way}"
+            raise UnknownName("model", names[0], listed, hint)
         return own, roots.get(own, own)
 
     def emulated(self) -> bool:
@@ -159,19 +160,16 @@ class ServerClient:
         none."""
         with contextlib.suppress(httpx.HTTPError):
             answers = [http.get(path) for http in self._all]
-            return (
-                "\n".join(answer.text for answer in answers)
-                if all(a.is_success for a in answers)
-                else None
-            )
+            if all(answer.is_success for answer in answers):
+                return "\n".join(answer.text for answer in answers)
         return None
 
     def reset_cache(self, path: str, patience_s: float = 5.0) -> CacheReset:
         """Empty the prefix cache of each server with a POST; the first failure is reported.
 
-        Engines refuse while requests run, which is for a moment after the last answer came, too:
-        they are asked again for `patience_s`. Some versions say yes although they refused (vLLM
-        0.13, SGLang 0.4.3), so only the hit rate of the next load is proof.
+        Engines refuse while requests run, also for a moment after the last answer: they are asked
+        again for `patience_s`. Some versions report success although they refused (vLLM 0.13,
+        SGLang 0.4.3), so only the hit rate of the next load is proof.
         """
         resets = (self._reset(http, path, patience_s) for http in self._all)
         return next((reset for reset in resets if not reset), CacheReset(ResetOutcome.DONE))
@@ -195,14 +193,11 @@ class ServerClient:
             if not again or time.perf_counter_ns() >= until_ns:
                 break
             time.sleep(_PAUSE_S)
-        # SGLang's words for a refusal are those for a success, so they are not repeated.
-        busy = outcome is ResetOutcome.REFUSED
-        words = (
-            "refused, as always while requests run"
-            if busy
-            else self._target.redacted(refusal(answer.content))
-        )
-        return CacheReset(outcome, f"POST {path}: HTTP {answer.status_code}: {words}")
+        # Do not repeat SGLang's message, which is the same for a refusal as for a success.
+        message = "refused, as always while requests run"
+        if outcome is not ResetOutcome.REFUSED:
+            message = self._target.redacted(refusal(answer.content))
+        return CacheReset(outcome, f"POST {path}: HTTP {answer.status_code}: {message}")
 
     def get_json(self, path: str) -> Any:
         """Return any JSON document of the server, such as its resolved arguments; None for none."""
@@ -210,14 +205,6 @@ class ServerClient:
             answer = self._http.get(path)
             return answer.json() if answer.is_success else None
         return None
-
-    def _get(self, path: str) -> httpx.Response:
-        try:
-            return self._http.get(path)
-        except httpx.HTTPError as error:
-            raise BadInput(
-                f"nothing answers at {self._target.url}{path} ({error}); is the server running?"
-            ) from error
 
 
 class ServerTokenizer:
@@ -271,9 +258,8 @@ class ServerTokenizer:
             raise self._lost(str(error)) from error
         count = _tokens(answer)
         if count is None:
-            raise self._lost(
-                f"HTTP {answer.status_code}: {self._target.redacted(answer.text[:200])}"
-            )
+            message = self._target.redacted(answer.text[:200])
+            raise self._lost(f"HTTP {answer.status_code}: {message}")
         return count
 
     def describe(self) -> str:
@@ -296,10 +282,9 @@ def tokenizer_for(path: Path | None, target: Target, model: str) -> Tokenizer:
 def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) -> _Client:
     """Make an httpx client for calls to a server, each with this timeout."""
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    # Servers close idle connections after 5 s; given up before, none is closed while a call goes
-    # out on it.
+    # Servers close idle connections after 5 s: give them up earlier, or one may close during a call.
     limits = httpx.Limits(keepalive_expiry=2.0)
-    # Proxies of the environment are left out here as they are in the measured path.
+    # Without proxies of the environment, as in the measured path.
     return kind(
         base_url=target.url, headers=headers, timeout=timeout_s, limits=limits, trust_env=False
     )
@@ -326,7 +311,7 @@ def _vocabulary(http: httpx.Client, model: str) -> int | None:
     """Return the vocabulary size, which only llama-server reports in its list of models."""
     try:
         listed = http.get("/v1/models").json()["data"]
-        named = [one for one in listed if one["id"] == model] or listed[:1]
+        named = [row for row in listed if row["id"] == model] or listed[:1]
         size = named[0]["meta"]["n_vocab"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError):
         return None

@@ -100,7 +100,7 @@ class FileTokenizer:
         ids = range(0, size, max(size // _CANDIDATES, 1))
         candidates = (str(self.model.decode([token])).strip() for token in ids)
         plain = [word for word in dict.fromkeys(candidates) if word.isascii() and word.isalnum()]
-        # One more of a single token, after a blank, is one more token.
+        # Keep the words that add one token after a blank.
         whole = [w for w in plain if self.count(f"{w} {w} {w}") - self.count(f"{w} {w}") == 1]
         return tuple(whole) if len(whole) >= _FEWEST_WORDS else ()
 

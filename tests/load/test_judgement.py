@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from autotune.load import LoadResult, Measurement
@@ -51,5 +49,5 @@ def test_a_short_load_is_judged_where_no_burst_begins_it() -> None:
     stalled = ClientHealth(span_s=0.9, run_delay_share=0.33, loop_lag_p99_ms=180.0)
     assert not stalled.excess()
     assert "kept from running 33% of the time" in stalled.excess(burst=False)
-    assert not replace(stalled, span_s=0.4).excess(burst=False)
+    assert not stalled._replace(span_s=0.4).excess(burst=False)
     assert not ClientHealth(span_s=0.9).excess(burst=False)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,8 +55,7 @@ SHOWN = tuple(
 """Throughputs and latencies, in the order of the result file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One metric of both results.
 
     Attributes:
@@ -104,8 +103,7 @@ class Change:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two results compared.
 
     Attributes:
@@ -120,7 +118,7 @@ class Comparison:
     warnings: tuple[str, ...]
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
-    points: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
+    points: Mapping[str, tuple[Change, ...]]
 
     def to_json(self) -> Json:
         return {

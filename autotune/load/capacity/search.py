@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -114,8 +114,7 @@ SHAPES = {
 """The shape of a load, by its key."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLoad:
+class FoundLoad(NamedTuple):
     """Result of a load search, in figures and in words.
 
     Attributes:
@@ -206,8 +205,7 @@ MOST_REQUESTS = 100_000
 """Requests of one probe."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """A load, in flight or per second (`by`), sent once; its number and the seed fix its prompts
     and times."""
 
@@ -419,24 +417,21 @@ class LoadSearch:
         """Send a load until it is decided, and store the verdict."""
         self._loads[load.load] = self._load = load
         while load.judgement.kept is None:
-            yield self._probe_of(load)
+            requests = load.missing
+            if load.confirms and not load.runs:
+                requests = math.ceil(FIRST * load.target)
+            if self._by == "concurrency":
+                load.ramp_s = 0.0 if self._at_once else self._request_s(load.load)
+            elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
+                # Send few requests first, which show a load that is far too heavy; then the others.
+                requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
+                load.target += requests if requests < load.missing else 0
+            requests = min(requests, self._prompts)
+            yield Probe(self._by, load.load, requests, self._sent, load.ramp_s)
         self._bracket.verdicts[load.load] = load.judgement.kept
         carried = float(load.metrics["request_throughput"])
         if self._by == "rate" and 0 < carried < OVERLOADED * load.load:
             self._hint = min(carried, self._hint or carried)
-
-    def _probe_of(self, load: _Load) -> Probe:
-        """Return the next probe of an undecided load."""
-        requests = load.missing
-        if load.confirms and not load.runs:
-            requests = math.ceil(FIRST * load.target)
-        if self._by == "concurrency":
-            load.ramp_s = 0.0 if self._at_once else self._request_s(load.load)
-        elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
-            # Send few requests first, which show a load that is far too heavy; then the others.
-            requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
-            load.target += requests if requests < load.missing else 0
-        return Probe(self._by, load.load, min(requests, self._prompts), self._sent, load.ramp_s)
 
     def _judge(self, probe: Probe, load: _Load) -> None:
         """Decide a load from its requests."""

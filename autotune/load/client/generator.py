@@ -21,7 +21,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 from time import perf_counter_ns
@@ -332,7 +332,7 @@ class Generator:
                 if not outcome.ok:
                     turn = f"turn {number + 1} of its session"
                     message = f"not sent because {turn} failed: {outcome.message}"
-                    failed = replace(outcome, message=message)
+                    failed = outcome._replace(message=message)
                 conversation.answered(answer.text())
                 before_ns = exchange.finished_ns
         finally:
@@ -369,7 +369,7 @@ class Generator:
             outcome = exchange.outcome
             assert outcome is not None
             if not outcome.ok:
-                exchange.outcome = replace(outcome, message=self._redacted(outcome.message))
+                exchange.outcome = outcome._replace(message=self._redacted(outcome.message))
                 self._failed += 1
             self._finished += 1
             self._chunks += len(exchange.events.times_ns)

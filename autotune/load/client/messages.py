@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -53,8 +53,7 @@ had at most 15 %, others mostly over 20 %.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ClientHealth:
+class ClientHealth(NamedTuple):
     """Figures of the client during one load; for several workers, the worst; zeros if none
     reported.
 
@@ -75,9 +74,8 @@ class ClientHealth:
     @classmethod
     def of_all(cls, workers: Sequence[ClientHealth]) -> ClientHealth:
         """Return the worst of each figure over the workers, and the sum of their chunks."""
-        names = [field.name for field in fields(cls)]
-        worst = {name: max(getattr(worker, name) for worker in workers) for name in names}
-        return cls(**{**worst, "chunks": sum(worker.chunks for worker in workers)})
+        worst = cls(*map(max, zip(*workers, strict=True)))
+        return worst._replace(chunks=sum(worker.chunks for worker in workers))
 
     def excess(self, burst: bool = True) -> str:
         """Name the figures beyond the limits; empty if the client kept up. A burst sends all
@@ -94,7 +92,7 @@ class ClientHealth:
     def to_json(self) -> dict[str, Any]:
         return {
             name: round(value, 4) if isinstance(value, float) else value
-            for name, value in asdict(self).items()
+            for name, value in self._asdict().items()
         }
 
 
@@ -254,8 +252,7 @@ def _joined(parts: Sequence[RequestLog] | Sequence[RequestRecords], name: str) -
 READY = "ready"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTimeouts:
+class RequestTimeouts(NamedTuple):
     """Timeouts of a request: `stall_s` without an event of its stream, or before the first event of
     any stream."""
 
@@ -375,8 +372,7 @@ class WorkerTask:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """Progress of a load, in counts since its start."""
 
     sent: int

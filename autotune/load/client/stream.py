@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import httptools
 
@@ -58,8 +58,7 @@ class OutcomeKind(StrEnum):
     NO_USAGE = "no_usage"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutcome:
+class RequestOutcome(NamedTuple):
     """Outcome of one request: its kind, the message (the server's words, if any), the status of
     ``http_status``."""
 

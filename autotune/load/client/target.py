@@ -63,9 +63,8 @@ class Target:
             raise BadInput(
                 f"URL {url!r}: no port 0, and no path that needs %-encoding; write http://HOST:PORT"
             )
-        return cls(
-            parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, api_key
-        )
+        port = port or (443 if parts.scheme == "https" else 80)
+        return cls(parts.scheme, host, port, prefix, api_key)
 
     @property
     def servers(self) -> tuple[Target, ...]:
@@ -94,32 +93,33 @@ class Target:
     def addresses(self) -> list[str]:
         """Return the host's numeric addresses, resolved once; raises `BadInput` for none."""
         try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise BadInput(f"host {self.host!r} is unknown: {error}") from error
-        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
     def request(self, path: str, body: bytes) -> bytes:
         """Return a whole POST request with a JSON body, ready to send."""
-        lines = [
-            f"POST {self.prefix}{path} HTTP/1.1",
-            f"Host: {self.authority}",
-            "Content-Type: application/json",
-            "Accept: */*",
-            "Accept-Encoding: identity",
-            f"Content-Length: {len(body)}",
-        ]
+        authorization = ""
         if self.api_key is not None:
-            lines.append(f"Authorization: Bearer {self.api_key}")
-        return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+            authorization = f"Authorization: Bearer {self.api_key}\r\n"
+        head = (
+            f"POST {self.prefix}{path} HTTP/1.1\r\n"
+            f"Host: {self.authority}\r\n"
+            "Content-Type: application/json\r\n"
+            "Accept: */*\r\n"
+            "Accept-Encoding: identity\r\n"
+            f"Content-Length: {len(body)}\r\n"
+            f"{authorization}\r\n"
+        )
+        return head.encode("latin-1") + body
 
     def redacted(self, text: str) -> str:
         """Remove the API key from a message, which a server may repeat; cut to a length for
         reports."""
         key = self.api_key or ""
         if key and key[:_TELLING] in text:
-            for length in range(
-                len(key), min(_TELLING, len(key)) - 1, -1
-            ):  # what a server cuts off may end within it
+            # Also a beginning of it, as a server may cut its message within the key.
+            for length in range(len(key), min(_TELLING, len(key)) - 1, -1):
                 text = text.replace(key[:length], "***")
         return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}…"

@@ -31,6 +31,7 @@ from .lengths import (
     Lengths,
     LibraryTextLengths,
     Limited,
+    LinesWithLengths,
     SessionLengths,
     ShareGPTLengths,
     TraceLengths,
@@ -217,7 +218,7 @@ class Workload(Part):
         file's own one."""
         name = f"{self.name}:{count}"
         point, *others = self.points
-        if others or isinstance(point.lengths, TraceLengths | SessionLengths) or not count:
+        if others or isinstance(point.lengths, LinesWithLengths) or not count:
             raise BadInput(
                 f"--workload {name}: a number of prompts (above 0) needs a workload of one load"
             )
@@ -301,7 +302,7 @@ class Workload(Part):
     def check_fits(self, context: int) -> None:
         """Raise `BadInput` for a request beyond a model's context; with its line in a file."""
         for point in self.points:
-            if isinstance(point.lengths, TraceLengths | SessionLengths):
+            if isinstance(point.lengths, LinesWithLengths):
                 point.lengths.check_fits(context)
         if self.longest_request > context:
             longest = f"its longest request has {self.longest_request:,} tokens"

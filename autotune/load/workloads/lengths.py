@@ -274,16 +274,32 @@ class LibraryTextLengths(Limited):
         return f"{self.text} of the {source} of {python}, {_counted(tokenizer)}"
 
 
-class TraceLengths(Limited):
+class LinesWithLengths(Limited):
+    """Requests of a file whose lines tell their whole lengths."""
+
+    file: str
+
+    def totals(self) -> Iterator[tuple[int, int]]:
+        """Yield tokens of prompt and answer, and the line, of each request (or session)."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> int:
+        return max(tokens for tokens, _ in self.totals())
+
+    def check_fits(self, context: int) -> None:
+        """Raise `BadInput` for a request that is longer than a context, with its line."""
+        for tokens, line in self.totals():
+            if tokens > context:
+                problem = f"{tokens} tokens of prompt and answer exceed the model's context of {context}; remove the line"
+                raise MalformedFile(self.file, problem, line)
+
+
+class TraceLengths(LinesWithLengths):
     """The requests of a trace, see `read_trace`: from the top, in order, for every seed. Halves are
     of time."""
 
     kind: Literal["trace"]
-    file: str
-
-    @property
-    def longest(self) -> int:
-        return int(self._totals.max())
 
     @property
     def trace(self) -> Trace:
@@ -293,21 +309,10 @@ class TraceLengths(Limited):
     def held(self) -> int:
         return len(self.trace.lines)
 
-    @property
-    def _totals(self) -> Ints:
-        totals: Ints = self.trace.input_tokens + self.trace.output_tokens
-        return totals
-
-    def check_fits(self, context: int) -> None:
-        """Raise `BadInput` for a request that is longer than a context, with its line."""
-        beyond = np.flatnonzero(self._totals > context)
-        if len(beyond):
-            first = int(beyond[0])
-            raise MalformedFile(
-                self.file,
-                beyond_context(int(self._totals[first]), context),
-                self.trace.lines[first],
-            )
+    def totals(self) -> Iterator[tuple[int, int]]:
+        trace = self.trace
+        tokens = trace.input_tokens + trace.output_tokens
+        return zip(tokens.tolist(), trace.lines.tolist(), strict=True)
 
     def draw(self, prompts: int, _generator: Generator, _tokenizer: Tokenizer) -> Drawn:
         """Draw the requests; raises `BadInput` if the trace holds too few."""
@@ -328,15 +333,13 @@ class TraceLengths(Limited):
         return f"lengths of the trace {self.file} {shared}, made of random tokens"
 
 
-class SessionLengths(Limited):
+class SessionLengths(LinesWithLengths):
     """The conversations of a file, see `read_sessions`: all of them, in order, for every seed."""
 
     kind: Literal["sessions"]
-    file: str
 
-    @property
-    def longest(self) -> int:
-        return max(session.longest(Approximate()) for session in self.sessions)
+    def totals(self) -> Iterator[tuple[int, int]]:
+        return ((session.longest(Approximate()), session.line) for session in self.sessions)
 
     @property
     def sessions(self) -> Sequence[Session]:
@@ -347,14 +350,6 @@ class SessionLengths(Limited):
         """Number of turns of all sessions, which are all sent."""
         return sum(len(session.turns) for session in self.sessions)
 
-    def check_fits(self, context: int) -> None:
-        """Raise `BadInput` for a session whose history grows longer than a context, with its
-        line."""
-        for session in self.sessions:
-            tokens = session.longest(Approximate())
-            if tokens > context:
-                raise MalformedFile(self.file, beyond_context(tokens, context), session.line)
-
     def draw(self, prompts: int, _generator: Generator, tokenizer: Tokenizer) -> Drawn:
         """Draw the turns; raises `BadInput` for another number than the file's: a session is sent
         to its end."""
@@ -362,49 +357,38 @@ class SessionLengths(Limited):
             raise BadInput(
                 f"{self.file} holds {self.held} turns and sends all; prompts: {prompts} differs"
             )
-        return drawn_turns(self.sessions, tokenizer)
+        numbers: dict[tuple[str, str], int] = {}
+        preambles: list[int] = []
+        systems: list[tuple[str, Sequence[object]]] = []
+        rows: list[tuple[int, int, int, float, int, int, int]] = []
+        contents: list[Content | None] = []
+        for session in self.sessions:
+            system = -1
+            if session.preamble:
+                key = (session.system, repr(session.tools))
+                system = numbers.setdefault(key, len(numbers))
+            if system == len(systems):
+                systems.append((session.system, session.tools))
+                preambles.append(max(tokenizer.count(session.preamble), 1))
+            begin = preambles[system] if system >= 0 else 0
+            history = begin
+            for place, turn in enumerate(session.turns):
+                own = turn.input_tokens(tokenizer)
+                written = turn.output_tokens
+                after = len(rows) - 1 if place else -1
+                rows.append((history + own, written, after, turn.think_s, own, system, begin))
+                contents.append(turn.content)
+                history += own + written
+        reads, writes, afters, thinks_s, owns, numbered, begins = (
+            np.array(column) for column in zip(*rows, strict=True)
+        )
+        turns = Turns(afters, thinks_s, owns, numbered, begins, systems)
+        return Drawn(reads, writes, contents, turns=turns)
 
     def source(self, tokenizer: Tokenizer) -> str:
         texts = any(turn.content is not None for session in self.sessions for turn in session.turns)
         counted = f", {_counted(tokenizer)}" if texts else ", which gives the lengths"
         return f"{self.file}{counted}, with the received answers as history"
-
-
-def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
-    """Return the turns of some sessions, one session after the other; a prompt is the history and
-    the turn."""
-    numbers: dict[tuple[str, str], int] = {}
-    preambles: list[int] = []
-    systems: list[tuple[str, Sequence[object]]] = []
-    rows: list[tuple[int, int, int, float, int, int, int]] = []
-    contents: list[Content | None] = []
-    for session in sessions:
-        system = -1
-        if session.preamble:
-            key = (session.system, repr(session.tools))
-            system = numbers.setdefault(key, len(numbers))
-        if system == len(systems):
-            systems.append((session.system, session.tools))
-            preambles.append(max(tokenizer.count(session.preamble), 1))
-        begin = preambles[system] if system >= 0 else 0
-        history = begin
-        for place, turn in enumerate(session.turns):
-            own = turn.input_tokens(tokenizer)
-            written = turn.output_tokens
-            after = len(rows) - 1 if place else -1
-            rows.append((history + own, written, after, turn.think_s, own, system, begin))
-            contents.append(turn.content)
-            history += own + written
-    reads, writes, afters, thinks_s, owns, numbered, begins = (
-        np.array(column) for column in zip(*rows, strict=True)
-    )
-    turns = Turns(afters, thinks_s, owns, numbered, begins, systems)
-    return Drawn(reads, writes, contents, turns=turns)
-
-
-def beyond_context(tokens: int, context: int) -> str:
-    """Describe a request longer than the model's context."""
-    return f"{tokens} tokens of prompt and answer exceed the model's context of {context}; remove the line"
 
 
 Lengths = Annotated[

@@ -125,19 +125,14 @@ def parsed_line(path: Path, number: int, line: str, form: type[_AnyLine], right:
         return form.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
-    problem = (
-        "not JSON"
-        if first["type"] == "json_invalid"
-        else first["msg"].removeprefix("Value error, ")
-    )
+    problem = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        problem = "not JSON"
     # Entries of lists count from 1; names of the members of a union are left out.
     parts = [str(part + 1) if isinstance(part, int) else part for part in first["loc"]]
-    where = ".".join(
-        part
-        for part in parts
-        if part.isalnum() or ("_" in part and part not in ("str", "int", "float"))
-    )
-    raise MalformedFile(path, f"{where + ': ' if where else ''}{problem}; write {right}", number)
+    if where := ".".join(part for part in parts if part.isalnum() or "_" in part):
+        problem = f"{where}: {problem}"
+    raise MalformedFile(path, f"{problem}; write {right}", number)
 
 
 class _Line(BaseModel):
@@ -155,9 +150,9 @@ class FileRequest(NamedTuple):
     """One request of a file, or one turn of its sessions.
 
     Attributes:
-        content: what the prompt (or the user, in a turn) says; None = random tokens.
-        stated_tokens: the length of that where the file gives it; else a tokenizer tells it.
-        think_s: seconds after the answer before it, or after the session's begin.
+        content: the prompt's content, or the user's in a turn; None = random tokens.
+        stated_tokens: its length where the file gives it; else a tokenizer counts it.
+        think_s: seconds after the previous answer, or after the session's begin.
     """
 
     content: Content | None
@@ -169,16 +164,11 @@ class FileRequest(NamedTuple):
         """Return the prompt's length; a chat's without its template."""
         if self.stated_tokens is not None:
             return self.stated_tokens
-        if isinstance(self.content, str):
-            return max(tokenizer.count(self.content), 1)
-        return max(
-            sum(
-                tokenizer.count(part["content"])
-                for part in self.content or ()
-                if isinstance(part, dict)
-            ),
-            1,
-        )
+        texts = [self.content] if isinstance(self.content, str) else []
+        for message in self.content or ():
+            if isinstance(message, dict):
+                texts.append(message["content"])
+        return max(sum(map(tokenizer.count, texts)), 1)
 
 
 class _Message(_Line, extra="allow"):
@@ -248,11 +238,11 @@ def conversations(path: Path) -> Conversations:
         count += 1
         turns = row.get("conversations") if isinstance(row, dict) else None
         turns = turns[:2] if isinstance(turns, list) else [None]
-        said: list[Any] = [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
-        if not all(isinstance(text, str) for text in said):
+        texts: list[Any] = [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
+        if not all(isinstance(text, str) for text in texts):
             skipped += 1
-        elif len(said) == 2:
-            pairs.append((said[0], said[1]))
+        elif len(texts) == 2:
+            pairs.append((texts[0], texts[1]))
     if not pairs:
         raise MalformedFile(
             path, f"none of its {count} rows is a conversation of two turns; {_SHAREGPT_FORM}"
@@ -326,9 +316,8 @@ class Session(NamedTuple):
     def preamble(self) -> str:
         """Return the text before the first turn: tools and system prompt, in the order of chat
         templates."""
-        return "\n\n".join(
-            filter(None, (json.dumps(self.tools) if self.tools else "", self.system))
-        )
+        tools = json.dumps(self.tools) if self.tools else ""
+        return "\n\n".join(filter(None, (tools, self.system)))
 
     def longest(self, tokenizer: Tokenizer) -> int:
         """Return the tokens of the last turn's prompt and answer: of the whole conversation."""
@@ -356,9 +345,8 @@ class _Turn(_Line):
     @property
     def request(self) -> FileRequest:
         think_s = self.delay_ms / 1e3 if self.think_s is None else self.think_s
-        return FileRequest(
-            self.user, self.input_tokens if self.user is None else None, self.output_tokens, think_s
-        )
+        stated = self.input_tokens if self.user is None else None
+        return FileRequest(self.user, stated, self.output_tokens, think_s)
 
 
 class _SessionLine(_Line):
@@ -388,11 +376,8 @@ def read_sessions(path: Path) -> tuple[Session, ...]:
         if row.turns is None:
             shared = _SessionLine(system=system, tools=tools)
         else:
-            sessions.append(
-                Session(
-                    tuple(turn.request for turn in row.turns), system or "", tools or [], number
-                )
-            )
+            turns = tuple(turn.request for turn in row.turns)
+            sessions.append(Session(turns, system or "", tools or [], number))
     if not sessions:
         raise MalformedFile(path, f"holds no session, one JSON object per line: {_SESSION_FORM}", 1)
     return tuple(sessions)
@@ -404,8 +389,8 @@ class Trace(NamedTuple):
     Attributes:
         send_s: seconds after the first, shape (n,), ascending.
         output_tokens: shape (n,), at least 1.
-        blocks: hash ids of each prompt's blocks of `BLOCK_TOKENS`; None where the trace tells none.
-        lines: where each stands in the file, from 1.
+        blocks: hash ids of each prompt's blocks of `BLOCK_TOKENS`; None where the trace has none.
+        lines: line number of each in the file, from 1.
     """
 
     send_s: Floats
@@ -425,12 +410,8 @@ class Trace(NamedTuple):
         middle = len(self.lines) // 2
         if half is None or not middle:
             return self
-        cut = self._replace(
-            **{
-                name: one[(half - 1) * middle : half * middle]
-                for name, one in self._asdict().items()
-            }
-        )
+        columns: list[Any] = [column[(half - 1) * middle : half * middle] for column in self]
+        cut = Trace(*columns)
         return cut._replace(send_s=cut.send_s - cut.send_s[0])
 
 
@@ -470,28 +451,22 @@ def read_trace(path: Path) -> Trace:
     elif first:
         problem = f"not a trace: write {_MOONCAKE_FORM} (Mooncake), or {_AZURE_FORM} (Azure)"
         raise MalformedFile(path, problem, first_number)
-    found = list[_TraceRow]()
+    requests = list[_TraceRow]()
     numbers = list[int]()
     for number, line in lines:
-        row = parse(path, number, line)
-        if found and row[0] < found[-1][0]:
+        request = parse(path, number, line)
+        if requests and request[0] < requests[-1][0]:
             problem = f"its time is before that of line {numbers[-1]}; sort the trace by time"
             raise MalformedFile(path, problem, number)
-        found.append(row)
+        requests.append(request)
         numbers.append(number)
-    if not found:
+    if not requests:
         raise MalformedFile(
             path, f"holds no request; a line per request: {_MOONCAKE_FORM}, or {_AZURE_FORM}", 1
         )
-    at_s, read, written, blocks = zip(*found, strict=True)
+    at_s, read, written, blocks = zip(*requests, strict=True)
     send_s = np.array(at_s) - at_s[0]
-    return Trace(
-        send_s,
-        np.array(read, np.int64),
-        np.array(written, np.int64),
-        blocks,
-        np.array(numbers, np.int64),
-    )
+    return Trace(send_s, np.array(read), np.array(written), blocks, np.array(numbers))
 
 
 def _mooncake(path: Path, number: int, line: str) -> _TraceRow:
@@ -502,18 +477,18 @@ def _mooncake(path: Path, number: int, line: str) -> _TraceRow:
 def _azure(places: Sequence[int], path: Path, number: int, line: str) -> _TraceRow:
     cells = _cells(line)
     try:
-        at, read, written = (cells[place].strip() for place in places)
+        at, *counts = (cells[place].strip() for place in places)
         time = datetime.fromisoformat(at)
-        counts = int(read), int(written)
-        if not (0 < counts[0] < 2**31 and 0 <= counts[1] < 2**31):
+        read, written = map(int, counts)
+        if not (0 < read < 2**31 and 0 <= written < 2**31):
             raise ValueError("no numbers of tokens")
     except (ValueError, IndexError) as error:
         raise MalformedFile(
             path, f"no row of an Azure trace: write {_AZURE_FORM}", number
         ) from error
-    # Some of the published files name the zone, which is UTC, and others do not.
+    # The zone is UTC, which only some of the published files name.
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (zoned - _EPOCH).total_seconds(), counts[0], max(counts[1], 1), None
+    return (zoned - _EPOCH).total_seconds(), read, max(written, 1), None
 
 
 def _cells(line: str) -> list[str]:

@@ -411,7 +411,7 @@ class Launched:
                 try:
                     measurement = send(server.url, server.model, load, options)
                 except ClientFailed as error:
-                    return self._broken(f"{load.of}: {error}")
+                    return self._broken(f"{load.study_name}: {error}")
             times_s["load"] -= measurement.warm_up_s
             times_s["warmup"] += measurement.warm_up_s
             # Without the engine's draft counters, use the client's.
@@ -425,14 +425,14 @@ class Launched:
                     f"The measurements cannot be stored in {folder}: {error.strerror or error}."
                 )
             if measurement.invalid and not load.rung:
-                problem = f"{load.of}: {measurement.invalid}"
+                problem = f"{load.study_name}: {measurement.invalid}"
                 return replace(
                     complete,
                     state=State.INVALID,
                     failure=Failure(FailureKind.INFRASTRUCTURE, problem),
                 )
             if measurement.failure and not measurement.invalid:
-                return self._refused(server, f"{load.of}: {measurement.failure}")
+                return self._refused(server, f"{load.study_name}: {measurement.failure}")
             if measurement.died and len(loads) == 1 and not trial.wants_answers:
                 # Nothing more is asked of it, and what it carried before it died counts.
                 return complete

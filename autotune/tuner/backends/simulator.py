@@ -165,4 +165,4 @@ def simulate(
 def _slowed(probe: Probe, factor: float) -> Probe:
     """Return a probe of a node that is faster by a factor, in the clock of the simulated node."""
     load = probe.load / factor if probe.by == "rate" else probe.load
-    return replace(probe, load=load, ramp_s=probe.ramp_s * factor)
+    return probe._replace(load=load, ramp_s=probe.ramp_s * factor)

@@ -69,7 +69,7 @@ def loads_of(
         loads.append(Load(name, workload, first_seed, search, about=about))
     first, _ = workload_of(spec, Role.SEARCH, trial.workloads[0], library)
     for rung in trial.rungs:
-        loads.append(Load(loads[0].of, rung_of(first, rung), spec.seed, rung=rung))
+        loads.append(Load(loads[0].study_name, rung_of(first, rung), spec.seed, rung=rung))
     return loads
 
 
