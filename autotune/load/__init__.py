@@ -29,17 +29,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .measuring import LoadOptions as LoadOptions
-    from .measuring import LoadResult as LoadResult
-    from .measuring import Measurement as Measurement
-    from .measuring import measure as measure
-    from .workloads import load_workload as load_workload
+    from .measuring import LoadOptions, LoadResult, Measurement, measure
+    from .workloads import load_workload
 
-_MEASURING = ("LoadOptions", "LoadResult", "Measurement", "measure")
-_MODULES = {**dict.fromkeys(_MEASURING, "measuring"), "load_workload": "workloads"}
+__all__ = ["LoadOptions", "LoadResult", "Measurement", "load_workload", "measure"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    module = "workloads" if name == "load_workload" else "measuring"
+    return getattr(import_module(f"{__name__}.{module}"), name)

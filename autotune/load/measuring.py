@@ -39,6 +39,7 @@ from autotune.load.client.messages import (
     Progress,
     RequestLog,
     RequestTimeouts,
+    WorkerResult,
     WorkerTask,
 )
 from autotune.load.client.stream import OutcomeKind, RequestOutcome, failure_sentence, tally
@@ -578,11 +579,11 @@ def _results(
     shares: Sequence[int],
     processes: Sequence[_Process],
     on_progress: OnProgress,
-) -> list[tuple[RequestLog, ClientHealth]]:
+) -> list[WorkerResult]:
     """Return each worker's result once all have one; until then report progress."""
     progress = [Progress(0, 0, 0, share, 0) for share in shares]
     busy: dict[Any, int] = {process.answers: number for number, process in enumerate(processes)}
-    results: dict[int, tuple[RequestLog, ClientHealth]] = {}
+    results: dict[int, WorkerResult] = {}
     while busy:
         for pipe in wait(list(busy)):
             number = busy[pipe]

@@ -157,7 +157,10 @@ def test_a_load_that_several_workers_share_has_the_metrics_of_the_whole(
         [r for r, worker in zip(requests, at, strict=True) if worker == number]
         for number in range(workers)
     ]
-    whole, merged = log(requests), RequestLog.merged([log(part) for part in parts])
+    whole, merged = (
+        log(requests),
+        RequestLog.merged([log(part) for part in parts], [np.arange(len(part)) for part in parts]),
+    )
     assert same(summarize(merged.records), summarize(whole.records))
     assert (tally(merged.outcomes), len(merged)) == (tally(whole.outcomes), len(whole))
     assert merged.length_error == pytest.approx(whole.length_error)

@@ -159,7 +159,7 @@ def test_a_workload_of_the_users_own_stands_for_the_first(tmp_path: Path) -> Non
         0, Role.FINAL, Configuration("vllm", {}), "0.33.0", Command(("vllm",)), asked.workloads
     )
     first, second = loads_of(asked, trial, LIBRARY)
-    assert (first.of, first.about) == (theirs, {"prompts": "unseen", "sent": mine})
+    assert (first.study_name, first.about) == (theirs, {"prompts": "unseen", "sent": mine})
     assert sent(first) == {body for body in sent(first) if b"mine.jsonl" in body}
     assert second.about == {"prompts": "unseen"}
     assert (

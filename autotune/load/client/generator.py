@@ -33,7 +33,6 @@ from autotune.base.errors import AutotuneError, BadInput, ClientFailed
 
 from .messages import (
     READY,
-    ClientHealth,
     Conversation,
     LoopMonitor,
     OnProgress,
@@ -41,6 +40,7 @@ from .messages import (
     RequestLog,
     RequestTimeouts,
     Schedule,
+    WorkerResult,
     WorkerTask,
 )
 from .stream import (
@@ -259,7 +259,7 @@ class Generator:
 
     async def run(
         self, start: Callable[[], int], on_progress: OnProgress | None = None
-    ) -> tuple[RequestLog, ClientHealth]:
+    ) -> WorkerResult:
         """Open the connections, send the schedule, and wait for every answer; server failures do
         not raise.
 
@@ -434,7 +434,7 @@ def serve(tasks: connection.Connection, answers: connection.Connection) -> None:
             target = task.target.beginning_with(task.worker)
             with event_loop() as runner:
                 generator = Generator(target, schedule, task.timeouts)
-                result: tuple[RequestLog, ClientHealth] | BadInput
+                result: WorkerResult | BadInput
                 result = runner.run(generator.run(start_ns, answers.send))
         except AutotuneError as error:
             result = BadInput(str(error))

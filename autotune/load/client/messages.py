@@ -202,15 +202,13 @@ class RequestLog:
         )
 
     @classmethod
-    def merged(cls, logs: Sequence[RequestLog], places: Sequence[Ints] | None = None) -> RequestLog:
+    def merged(cls, logs: Sequence[RequestLog], places: Sequence[Ints]) -> RequestLog:
         """Merge the logs of several workers; raw samples are joined, never their statistics.
 
         Args:
             logs: by worker.
-            places: of each worker's requests in the load, ascending; None: the first requests of
-                all workers come first, then the second ones, as they were dealt.
+            places: of each worker's requests in the load, ascending.
         """
-        places = places if places is not None else [np.arange(len(log)) for log in logs]
         workers = np.repeat(np.arange(len(logs)), [len(log) for log in logs])
         dealt = np.lexsort((workers, np.concatenate(places)))
         outcomes = [outcome for log in logs for outcome in log.outcomes]
@@ -384,5 +382,6 @@ class Progress(NamedTuple):
 
 OnProgress: TypeAlias = Callable[[Progress], None]
 
-Answer: TypeAlias = str | Progress | tuple[RequestLog, ClientHealth]
+WorkerResult: TypeAlias = tuple[RequestLog, ClientHealth]
+Answer: TypeAlias = str | Progress | WorkerResult
 """Answer of a worker whose task can be sent."""

@@ -73,7 +73,8 @@ def test_every_request_gets_its_own_gaps_back(
 def test_so_does_a_log_merged_of_two_workers(
     tmp_path_factory: pytest.TempPathFactory, one: list[Request], other: list[Request]
 ):
-    merged = RequestLog.merged([log(one), log(other)])
+    places = [np.arange(len(one)), np.arange(len(other))]
+    merged = RequestLog.merged([log(one), log(other)], places)
     dealt = [request for pair in zip_longest(one, other) for request in pair if request is not None]
     check(tmp_path_factory.getbasetemp() / "m.requests.parquet", dealt, merged)
 
