@@ -230,6 +230,7 @@ class Completion:
         answers: AnswerSettings,
     ) -> None:
         self._exchange, self._engine, self._asked = exchange, engine, asked
+        self._connection = exchange.connection
         self._dialect, self._report = dialect, report
         kind, name = ("chatcmpl", "chat.completion") if asked.chat else ("cmpl", "text_completion")
         name += ".chunk" if asked.chat and asked.stream else ""
@@ -252,7 +253,7 @@ class Completion:
         self._slots: dict[int, int] = {}
         self._fault = ""
 
-    def start(self, fault: str = "") -> None:
+    def start(self, fault: str) -> None:
         """Submit the prompts to the engine; a stream's `fault` (of `process.FAULTS`) comes after a
         few tokens."""
         self._fault = fault
@@ -295,14 +296,14 @@ class Completion:
         if not self._slots:
             if self._asked.include_usage:
                 data += self._chunk([], usage=self._usage())
-            self._exchange.write(data + _DONE)
+            self._connection.write(data + _DONE)
             self._exchange.finished()
             return
-        self._exchange.write(data)
+        self._connection.write(data)
         if self._generated[index] >= _TOKENS_BEFORE_FAULT:
             # End the stream here: left as it is, closed or reset.
-            connection = self._exchange.connection
-            ends = {"stall": self._abandon, "close": connection.close, "reset": connection.reset}
+            close, reset = self._connection.close, self._connection.reset
+            ends = {"stall": self._abandon, "close": close, "reset": reset}
             if end := ends.get(self._fault.removesuffix("-mid-stream")):
                 end()
 

@@ -35,7 +35,7 @@ _LARGEST_BODY = 64 * 2**20
 
 @dataclass(slots=True)
 class HttpExchange:
-    """A complete request and its response; writing after the client has gone has no effect."""
+    """A complete request and its response."""
 
     method: str
     path: str
@@ -57,12 +57,9 @@ class HttpExchange:
         self.finished()
 
     def begin_stream(self) -> None:
-        """Answer with server-sent events; each later write must be HTTP chunks."""
+        """Answer with server-sent events; each later write to the connection must be HTTP chunks."""
         more = "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
         self.connection.write(self._head(200, more))
-
-    def write(self, data: bytes) -> None:
-        self.connection.write(data)
 
     def finished(self) -> None:
         """End the response after its content."""
@@ -158,6 +155,7 @@ class HttpConnection(asyncio.Protocol):
             self._application(self._current)
 
     def write(self, data: bytes) -> None:
+        """Send data, unless the client has gone."""
         if self._transport is not None:
             self._transport.write(data)
 

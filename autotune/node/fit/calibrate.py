@@ -69,7 +69,7 @@ from autotune.node.steady import SteadyNode
 
 from .reading import MeasuredPoint, alone, groups
 
-UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
+UNCERTAIN = {HEADLINE: 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
 """Standard deviation of ln(metric) that a single run is taken to have. Throughput: equivalent rows
 differ by 5 % on vLLM and 15 % on SGLang. Latencies are held more loosely: they hang on the order in
 which a client's requests arrive."""
@@ -89,7 +89,6 @@ _FARTHEST = 0.7
 it."""
 _ENOUGH = 3e-4
 """Relative decrease of the cost below which a fit ends."""
-METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
 _LEAST = 0.03
 """Least stated spread: the difference between two launches of one configuration."""
 _TELLING = 9
@@ -369,7 +368,9 @@ def errors_of(
     by_engine["any"] = list(points)
     shared = _shared(points)
     engines = {
-        name: {m: _stated(members, m, shared, before.engines.get(name, {}).get(m)) for m in METRICS}
+        name: {
+            m: _stated(members, m, shared, before.engines.get(name, {}).get(m)) for m in UNCERTAIN
+        }
         for name, members in by_engine.items()
     }
     # State for an unmeasured engine the largest spread of the measured ones.
@@ -378,7 +379,7 @@ def errors_of(
             (one[m] for one in engines.values()),
             key=lambda spread: math.hypot(spread.group, spread.row),
         )
-        for m in METRICS
+        for m in UNCERTAIN
     }
     added = {
         kind: max(more, before.unseen.get(kind, 0.0)) for kind, more in _unseen(points).items()
@@ -548,7 +549,7 @@ def _missed(
     load = f"{point.era} {point.gpu} {point.model.family} {point.workload.name}"
     errors = {
         name: math.log(point.metrics[name] / fitted[name])
-        for name in METRICS
+        for name in UNCERTAIN
         if point.metrics.get(name, 0.0) > 0 and fitted.get(name, 0.0) > 0
     }
     left_out = {
