@@ -19,7 +19,7 @@ from autotune.node.calibration import (
     sigma,
     sigma_of_ratio,
 )
-from autotune.node.fit.calibrate import Missed, errors_of
+from autotune.node.fit.calibrate import PointErrors, stated_errors
 from autotune.node.prediction_intervals import subject_of
 from autotune.node.simulate import simulate
 from tests.node.nodes import R1, setup
@@ -96,11 +96,11 @@ def test_stated_intervals_hold_nine_of_ten_of_errors_like_those_they_come_from()
     def points(n):
         shared = {w: rng.normal(0, 0.1) for w in range(400)}
         return [
-            Missed("vllm", str(w), {HEADLINE: shared[w] + rng.normal(0, 0.05)}, {})
+            PointErrors("vllm", str(w), {HEADLINE: shared[w] + rng.normal(0, 0.05)}, {})
             for w in rng.integers(0, 400, n).tolist()
         ]
 
-    stated = errors_of(points(1500), COVERED).engines["vllm"][HEADLINE]
+    stated = stated_errors(points(1500), COVERED).engines["vllm"][HEADLINE]
     assert stated.row == pytest.approx(0.05, rel=0.15)
     total = np.hypot(stated.group, stated.row)
     inside = np.mean([abs(p.errors[HEADLINE]) <= 1.645 * total for p in points(4000)])
@@ -109,22 +109,22 @@ def test_stated_intervals_hold_nine_of_ten_of_errors_like_those_they_come_from()
 
 def test_few_left_out_points_make_the_unseen_wide():
     few = [
-        Missed("sglang", str(i), {HEADLINE: 0.01}, {"gpu": error})
+        PointErrors("sglang", str(i), {HEADLINE: 0.01}, {"gpu": error})
         for i, error in enumerate([0.01, -0.02, 0.3])
     ]
-    assert errors_of(few, []).unseen["gpu"] == pytest.approx(0.3 / 1.645, rel=0.05)
+    assert stated_errors(few, []).unseen["gpu"] == pytest.approx(0.3 / 1.645, rel=0.05)
 
 
 def test_two_points_that_a_fit_has_met_exactly_make_nothing_sure():
-    exact = [Missed("vllm", str(i), {HEADLINE: 0.0}, {}) for i in range(2)]
-    alone = errors_of(exact, COVERED)
+    exact = [PointErrors("vllm", str(i), {HEADLINE: 0.0}, {}) for i in range(2)]
+    alone = stated_errors(exact, COVERED)
     assert sigma(alone, SEEN) > 0.8 * sigma(PredictionErrors(), SEEN)
     assert sigma(alone, other(engine="sglang", gpu="b200", model="llama", read=4000)) > 1.2 * sigma(
         alone, SEEN
     )
     # What the calibration that the fit began with says of its own rows is not made narrower by
     # others.
-    after = errors_of(exact, [], ERRORS)
+    after = stated_errors(exact, [], ERRORS)
     assert sigma(after, SEEN) >= sigma(ERRORS, SEEN)
     assert sigma(after, other(gpu="b200")) >= sigma(ERRORS, other(gpu="b200"))
 
@@ -134,8 +134,8 @@ def test_what_left_out_groups_got_more_wrong_is_added_for_the_unseen():
     points = []
     for i in range(60):
         own, out = rng.normal(0, 0.05), rng.normal(0, 0.3)
-        points.append(Missed("vllm", str(i), {HEADLINE: own}, {"gpu": out, "workload": own}))
-    unseen = errors_of(points, []).unseen
+        points.append(PointErrors("vllm", str(i), {HEADLINE: own}, {"gpu": out, "workload": own}))
+    unseen = stated_errors(points, []).unseen
     assert unseen["workload"] < 0.05
     assert 0.2 < unseen["gpu"] < 0.4
 

@@ -341,7 +341,7 @@ def refit_without(whole: Problem, x: Floats) -> Callable[[Sequence[int]], Calibr
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class PointErrors:
     """ln(measured / predicted) of one point.
 
     Attributes:
@@ -357,12 +357,12 @@ class Missed:
     unseen: Mapping[str, float]
 
 
-def errors_of(
-    points: Sequence[Missed], covered: Iterable[Subject], before: PredictionErrors = _NO_ERRORS
+def stated_errors(
+    points: Sequence[PointErrors], covered: Iterable[Subject], before: PredictionErrors = _NO_ERRORS
 ) -> PredictionErrors:
     """Return the errors to state; none is smaller than `before`, because the fit has seen its few
     points."""
-    by_engine: dict[str, list[Missed]] = defaultdict(list)
+    by_engine: dict[str, list[PointErrors]] = defaultdict(list)
     for point in points:
         by_engine[point.engine].append(point)
     by_engine["any"] = list(points)
@@ -392,7 +392,7 @@ def errors_of(
 
 
 def _stated(
-    points: Sequence[Missed], metric: str, shared: float, before: ErrorSpread | None
+    points: Sequence[PointErrors], metric: str, shared: float, before: ErrorSpread | None
 ) -> ErrorSpread:
     total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
     group, row = round(total * math.sqrt(shared), 3), round(total * math.sqrt(1.0 - shared), 3)
@@ -406,7 +406,7 @@ def _stated(
     return ErrorSpread(group=mixed(group, UNKNOWN.group), row=mixed(row, UNKNOWN.row))
 
 
-def _foreseen(point: Missed, metric: str) -> float:
+def _foreseen(point: PointErrors, metric: str) -> float:
     """Return the error of a prediction: of throughput, if available, by the fit without the
     workload.
 
@@ -416,7 +416,7 @@ def _foreseen(point: Missed, metric: str) -> float:
     return point.unseen.get("workload", own) if metric == HEADLINE else own
 
 
-def _shared(points: Sequence[Missed]) -> float:
+def _shared(points: Sequence[PointErrors]) -> float:
     """Return the share of the variance common to configurations of one engine under one load.
 
     The differences of their errors tell it, over all engines. It is kept from the ends, where a
@@ -433,7 +433,7 @@ def _shared(points: Sequence[Missed]) -> float:
     return min(0.8, max(0.2, 1.0 - (_scale(differences) / total) ** 2 / 2.0))
 
 
-def _unseen(points: Sequence[Missed]) -> dict[str, float]:
+def _unseen(points: Sequence[PointErrors]) -> dict[str, float]:
     """Return the additions to engines' spreads for an unseen group, by kind: they cover nine of ten
     left-out errors."""
     seen = [point for point in points if HEADLINE in point.errors]
@@ -504,8 +504,8 @@ def fitted_calibration(
         calibration = problem.calibration(x)
         fitted = problem.predict(calibration)
         unseen = _cross_validated(problem, x, progress) if cross_validate else [{} for _ in ran]
-    missed = [_missed(*each) for each in zip(ran, fitted, unseen, alone(ran), strict=True)]
-    errors = errors_of(missed, _covered(ran), begin.errors)
+    missed = [_errors_of_point(*each) for each in zip(ran, fitted, unseen, alone(ran), strict=True)]
+    errors = stated_errors(missed, _covered(ran), begin.errors)
     learned = Counter(
         (point.members[0].source, point.members[0].evidence.value) for point in points
     )
@@ -543,9 +543,9 @@ def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict
     return unseen
 
 
-def _missed(
+def _errors_of_point(
     point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, float], counts: set[str]
-) -> Missed:
+) -> PointErrors:
     load = f"{point.era} {point.gpu} {point.model.family} {point.workload.name}"
     errors = {
         name: math.log(point.metrics[name] / fitted[name])
@@ -557,7 +557,7 @@ def _missed(
         for kind, predicted in unseen.items()
         if predicted > 0 and kind in counts
     }
-    return Missed(point.engine, load, errors, left_out)
+    return PointErrors(point.engine, load, errors, left_out)
 
 
 def _covered(points: Points) -> list[Subject]:
