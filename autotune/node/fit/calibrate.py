@@ -67,7 +67,7 @@ from autotune.node.server import SimulatedServer
 from autotune.node.simulate import run_server
 from autotune.node.steady import SteadyNode
 
-from .reading import MeasuredPoint, alone, groups
+from .reading import MeasuredPoint, groups, kinds_with_evidence
 
 UNCERTAIN = {HEADLINE: 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
 """Standard deviation of ln(metric) that a single run is taken to have. Throughput: equivalent rows
@@ -504,7 +504,10 @@ def fitted_calibration(
         calibration = problem.calibration(x)
         fitted = problem.predict(calibration)
         unseen = _cross_validated(problem, x, progress) if cross_validate else [{} for _ in ran]
-    missed = [_errors_of_point(*each) for each in zip(ran, fitted, unseen, alone(ran), strict=True)]
+    missed = [
+        _errors_of_point(*each)
+        for each in zip(ran, fitted, unseen, kinds_with_evidence(ran), strict=True)
+    ]
     errors = stated_errors(missed, _covered(ran), begin.errors)
     learned = Counter(
         (point.members[0].source, point.members[0].evidence.value) for point in points

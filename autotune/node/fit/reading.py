@@ -309,7 +309,7 @@ def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ..
     }
 
 
-def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
+def kinds_with_evidence(points: Sequence[MeasuredPoint]) -> list[set[str]]:
     """Return per point the kinds whose removal leaves no other measured engine, version, GPU or
     model of it.
 
@@ -429,7 +429,7 @@ def _table_row(
     failure = str(cells["failure"]) if "failure" in cells else None
     metrics: dict[str, float] = {}
     if not failure:
-        metrics = checked({name: value for name, value in cells.items() if name in METRICS})
+        metrics = checked_metrics({name: value for name, value in cells.items() if name in METRICS})
     counts = {name: _whole(name, cells.get(name)) for name in _WHOLE}
     rate = _number("request_rate", cells.get("request_rate")) or None
     label = str(cells.get("label", line))
@@ -514,7 +514,7 @@ def _whole(name: str, value: Any) -> int | None:
     return int(figure)
 
 
-def checked(given: Mapping[str, Any]) -> dict[str, float]:
+def checked_metrics(given: Mapping[str, Any]) -> dict[str, float]:
     """Read the metrics of a complete row; a gap between tokens of 0 ms is unmeasured, and skipped.
 
     Raises `BadInput`: a metric that is missing, no number, or in another unit than its name says.

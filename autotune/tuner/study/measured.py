@@ -11,7 +11,7 @@ from autotune.engines.installed import as_measured
 from autotune.engines.library import Library
 from autotune.engines.registry import recognise
 from autotune.load.metrics.table import METRICS
-from autotune.node.fit.reading import LeftOut, MeasuredRow, Reading, checked, table_rows
+from autotune.node.fit.reading import LeftOut, MeasuredRow, Reading, checked_metrics, table_rows
 from autotune.node.resolve_command import resolve_for
 from autotune.tuner.trial import Launch, Role, State
 
@@ -91,7 +91,7 @@ def _rows_of_launch(
             continue
         known = {metric: value for metric, value in metrics.items() if metric in METRICS}
         try:
-            figures = checked(known) if failed is None else {}
+            figures = checked_metrics(known) if failed is None else {}
         except BadInput as error:
             raise MalformedFile(path, f"launch {trial.number}, {name}: {error}") from error
         try:

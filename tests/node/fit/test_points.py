@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from autotune.node.fit.reading import alone, groups, points_of, read_file
+from autotune.node.fit.reading import groups, kinds_with_evidence, points_of, read_file
 from tests.node.fit.files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row, sweep_row
 
 
@@ -88,7 +88,7 @@ def test_a_group_that_takes_another_one_along_says_nothing_of_its_own_kind(tmp_p
     alone."""
     rows = [run_row(), run_row(VLLM), run_row(hardware="8xB200"), run_row(VLLM, hardware="8xB200")]
     found = points(tmp_path, *rows[:3], {**rows[3], "engine_version": "0.11.0"})
-    assert [set(groups(found)) - kinds for kinds in alone(found)] == [
+    assert [set(groups(found)) - kinds for kinds in kinds_with_evidence(found)] == [
         {"version"},
         {"gpu"},
         {"version"},
