@@ -39,9 +39,9 @@ from .launch import (
     EmulatedLaunch,
     HttpDialect,
     ResetAnswer,
-    filled,
-    filled_tree,
-    of_version,
+    fill_template,
+    fill_tree,
+    for_version,
 )
 
 WORDS = (
@@ -410,7 +410,7 @@ class EngineApi:
         self._began_s = perf_counter()
         self._streams = 0
         self._answers = AnswerSettings.read(launch.asked.answers).for_launch(launch.scope)
-        report = of_version(api.cached_tokens, launch.parsed.version)
+        report = for_version(api.cached_tokens, launch.parsed.version)
         if report is not None and report.option and not launch.parsed.args.get(report.option):
             report = None
         self._report = report
@@ -484,7 +484,7 @@ class EngineApi:
             labels = self._card.rank_labels if several else self._card.labels
             for rank, value in enumerate(values if several else values[:1]):
                 facts = {"rank": rank, "model": self._launch.models[0]}
-                lines.append(f"{metric.name}{{{filled(labels, facts)}}} {value}")
+                lines.append(f"{metric.name}{{{fill_template(labels, facts)}}} {value}")
         lost = "autotune_emulator_lost_seconds_total"
         lines += [
             f"# HELP {lost} time by which the emulator fell behind and that it skipped",
@@ -495,7 +495,7 @@ class EngineApi:
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _reset(self, exchange: HttpExchange) -> None:
-        answer = of_version(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
+        answer = for_version(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
         done = self._engine.reset_cache()
         status, text = (200, answer.done) if done else (answer.refused_status, answer.refused)
         exchange.respond(status, text.encode(), answer.content_type)
@@ -540,7 +540,7 @@ def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}
     knobs = dict(launch.resolved.effective.knobs)
-    arguments = filled_tree(api.arguments, launch.scope)
+    arguments = fill_tree(api.arguments, launch.scope)
     return {**options, **arguments, "version": launch.parsed.version, "effective_knobs": knobs}
 
 

@@ -28,7 +28,7 @@ import httptools
 
 from autotune.base.evidence import EMULATOR_NAME
 
-from .launch import HttpDialect, filled
+from .launch import HttpDialect, fill_template
 
 _LARGEST_BODY = 64 * 2**20
 
@@ -299,7 +299,7 @@ def _answer(
             "total": len(prompt) + (wanted or 0),
             "step": limits.step or 0,
         }
-        raise RequestRefused(filled(message, facts))
+        raise RequestRefused(fill_template(message, facts))
     most = max(1, room if wanted is None else wanted)
     if not natural:
         return most, "length"

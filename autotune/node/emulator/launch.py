@@ -200,19 +200,19 @@ def emulation_card(engine: str) -> EmulationCard:
     return load(path, EmulationCard)
 
 
-def of_version(entries: Iterable[_Versioned], version: str) -> _Versioned | None:
+def for_version(entries: Iterable[_Versioned], version: str) -> _Versioned | None:
     return next((entry for entry in entries if in_range(version, entry.versions)), None)
 
 
-def filled(template: str, facts: Mapping[str, object]) -> str:
+def fill_template(template: str, facts: Mapping[str, object]) -> str:
     """Fill a template's holes; an unknown name is unchanged (log lines may hold braces)."""
     return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
 
 
-def filled_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
+def fill_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
     """Fill the templates of a document; a single hole keeps its value's type."""
     if isinstance(tree, dict):
-        return {name: filled_tree(value, scope) for name, value in tree.items()}
+        return {name: fill_tree(value, scope) for name, value in tree.items()}
     return fill_value(tree, scope)
 
 
@@ -270,7 +270,9 @@ class EmulatedLaunch:
         scope = self.resolved.context.scope(knobs)
         for refused in self.card.refuses:
             if in_range(self.parsed.version, refused.versions) and evaluate(refused.when, scope):
-                return Failure(FailureKind.CRASHED, refused.reason, filled(refused.log, knobs))
+                return Failure(
+                    FailureKind.CRASHED, refused.reason, fill_template(refused.log, knobs)
+                )
         return None
 
     @property

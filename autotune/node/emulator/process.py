@@ -39,7 +39,7 @@ from autotune.engines.library import Library
 from .completions import ANSWER_TOKENS, AnswerSettings, EngineApi
 from .engine import LiveEngine
 from .http import HttpConnection
-from .launch import Died, EmulatedLaunch, Emulation, filled, prepare_launch
+from .launch import Died, EmulatedLaunch, Emulation, fill_template, prepare_launch
 
 Faults = Mapping[str, float]
 """The value of each fault."""
@@ -146,12 +146,12 @@ class Log:
 
     def lines(self, templates: Iterable[str], **more: object) -> None:
         now = self._now(more)
-        text = "".join(f"{filled(template, now)}\n" for template in templates)
+        text = "".join(f"{fill_template(template, now)}\n" for template in templates)
         if text:
             print(text, end="", file=self._stream, flush=True)
 
     def progress(self, template: str, **more: object) -> None:
-        print("\r" + filled(template, self._now(more)), end="", file=sys.stderr, flush=True)
+        print("\r" + fill_template(template, self._now(more)), end="", file=sys.stderr, flush=True)
 
     def crash(self, message: str) -> Died:
         """Write the log of a server that dies of `message`: the decisive line, then the engine's
@@ -222,7 +222,7 @@ def _last_words(launch: EmulatedLaunch, faults: Faults, loaded: float) -> str:
     """Return the decisive line of a fault that ends the start at this share of the shards; empty:
     it continues."""
     words = next((DEATHS[name] for name in DEATHS if loaded >= faults.get(name, math.inf)), "")
-    return filled(words, {"model": launch.parsed.model})
+    return fill_template(words, {"model": launch.parsed.model})
 
 
 def _wait_until(due_s: float) -> None:
