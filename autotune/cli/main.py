@@ -48,7 +48,7 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and recommend one serving command."""
     from . import tuning
 
-    tuning.run(RunOptions(**options, given=shared.given()), home, as_json, dry_run)
+    tuning.run(RunOptions(**options, given=shared.typed_options()), home, as_json, dry_run)
 
 
 @cli.command()

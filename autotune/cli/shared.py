@@ -84,7 +84,7 @@ def _click_option(one: Field[Any], declared: Option, hint: Any) -> Decorator:
     )
 
 
-def given() -> frozenset[str]:
+def typed_options() -> frozenset[str]:
     """Return the typed options of the running command, by parameter."""
     context = click.get_current_context()
     return frozenset(

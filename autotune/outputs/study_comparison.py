@@ -19,7 +19,7 @@ from autotune.load.bench.results import Interval
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import PER_GPU, TABLE, Rent
 from autotune.tuner.comparison import ratio_interval90
-from autotune.tuner.replay.bundle import BEGINNING, read_bundle
+from autotune.tuner.replay.bundle import ZIP_BEGINNING, read_bundle
 from autotune.tuner.search.spread import percents
 from autotune.tuner.study.home import Home, library_of
 from autotune.tuner.study.recommendation import Objective, Recommendation
@@ -99,7 +99,7 @@ def study_named(text: str, home: Home) -> FinishedStudy | None:
     path = Path(text)
     if text in home.names():
         spec, done = home.spec(text), home.recommendation(text)
-    elif path.is_file() and (content := path.read_bytes()).startswith(BEGINNING):
+    elif path.is_file() and (content := path.read_bytes()).startswith(ZIP_BEGINNING):
         bundle = read_bundle(path, content)
         spec, done = bundle.spec, bundle.recommendation
     else:

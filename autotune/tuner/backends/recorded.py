@@ -30,7 +30,7 @@ from autotune.engines.space import EngineSpace
 from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, scaled
 from autotune.load.workloads import load_workload
 from autotune.node.unread import unseen, with_unread
-from autotune.tuner.replay.bundle import BEGINNING, Bundle, check_measured, read_bundle
+from autotune.tuner.replay.bundle import ZIP_BEGINNING, Bundle, check_measured, read_bundle
 from autotune.tuner.replay.table import (
     ENGINE,
     PLAIN,
@@ -580,7 +580,7 @@ class RecordedBundle(RecordedTable):
         gives the error."""
         table = RecordedTable.of(on)
         with suppress(OSError), table.path.open("rb") as file:
-            if file.read(len(BEGINNING)) == BEGINNING:
+            if file.read(len(ZIP_BEGINNING)) == ZIP_BEGINNING:
                 return cls(table.on)
         return table
 

@@ -39,7 +39,7 @@ STUDY, CANDIDATES, RECOMMENDATION = "study.yaml", "candidates.json", "recommenda
 SCHEMA = 1
 """Version of the members and the manifest; this version cannot read larger ones."""
 MANIFEST = "manifest.json"
-BEGINNING = b"PK"
+ZIP_BEGINNING = b"PK"
 """First bytes of a zip, which no table of launches starts with."""
 
 _MOST_MEMBERS = 10_000

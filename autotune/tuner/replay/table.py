@@ -33,7 +33,7 @@ from autotune.servers.logs import LogPatterns, failure_in, patterns_of
 from autotune.tuner.study.results import RESULTS, parse_rows
 from autotune.tuner.trial import Launch, Role, State
 
-from .bundle import BEGINNING, unpack
+from .bundle import ZIP_BEGINNING, unpack
 
 ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"
 
@@ -224,7 +224,7 @@ def same_value(one: Scalar, other: Scalar) -> bool:
     return one == other and isinstance(one, bool) is isinstance(other, bool)
 
 
-class Reader:
+class TableReader:
     """Interpret the content of one file; its path is for messages, the library has the known
     engines."""
 
@@ -290,7 +290,7 @@ class Reader:
         return kept, (f"{skipped}: the machine failed, not the configuration",)
 
 
-def read_csv(reader: Reader, text: str) -> Table:
+def read_csv(reader: TableReader, text: str) -> Table:
     """Read the table of a CSV; raises `MalformedFile`."""
     header, lines, body = _parsed(reader, text)
     columns = {name: [cells[i].strip() for cells in body] for i, name in enumerate(header) if name}
@@ -329,7 +329,7 @@ def read_csv(reader: Reader, text: str) -> Table:
     return Table(str(reader.path), knobs, kept, metrics, first, notes)
 
 
-def _parsed(reader: Reader, text: str) -> tuple[list[str], list[int], list[list[str]]]:
+def _parsed(reader: TableReader, text: str) -> tuple[list[str], list[int], list[list[str]]]:
     """Split into the header, and the line numbers and cells of all non-empty rows."""
     lines, body, line = [], [], 1
     parser = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -350,7 +350,7 @@ def _parsed(reader: Reader, text: str) -> tuple[list[str], list[int], list[list[
     return header, lines, body
 
 
-def _header(reader: Reader, cells: list[str], line: int) -> list[str]:
+def _header(reader: TableReader, cells: list[str], line: int) -> list[str]:
     names = [cell.strip() for cell in cells]
     if ENGINE not in names:
         for sign, word in _SEPARATORS.items():
@@ -371,7 +371,7 @@ def _header(reader: Reader, cells: list[str], line: int) -> list[str]:
     return names
 
 
-def _cells_of(reader: Reader, header: list[str], cells: list[str], line: int) -> list[str]:
+def _cells_of(reader: TableReader, header: list[str], cells: list[str], line: int) -> list[str]:
     if len(cells) != len(header):
         raise reader.refuse(
             f"{len(cells)} cells, and the header has {len(header)}; a cell with a comma in it needs quotes",
@@ -396,7 +396,7 @@ def _values(name: str, column: Sequence[str]) -> list[Scalar]:
     return [parsed[cell] for cell in column]
 
 
-def _figure(reader: Reader, column: str, text: str, line: int) -> Any:
+def _figure(reader: TableReader, column: str, text: str, line: int) -> Any:
     metric = column.rpartition(":")[2]
     value = parse_value(text) if metric in FLAGS else parse_metric(text)
     if value is None:
@@ -407,7 +407,7 @@ def _figure(reader: Reader, column: str, text: str, line: int) -> Any:
     return value
 
 
-def read_rows(reader: Reader, text: str) -> Table:
+def read_rows(reader: TableReader, text: str) -> Table:
     """Read a study's rows with information about a configuration; raises `MalformedFile`."""
     parsed = parse_rows(reader.path, text.encode())
     if parsed.torn and not parsed.launches:
@@ -453,7 +453,7 @@ def read_rows(reader: Reader, text: str) -> Table:
     )
 
 
-def _row(reader: Reader, line: int, launch: Launch) -> Row:
+def _row(reader: TableReader, line: int, launch: Launch) -> Row:
     trial, result = launch.trial, launch.result
     knobs: dict[str, Scalar] = {}
     for name, value in trial.configuration.knobs.items():
@@ -491,8 +491,10 @@ def read_table(path: Path, library: Library) -> Table:
     """Read the table in a study's rows, a bundle's, or a CSV; raises `BadInput`, `MalformedFile`
     with the line."""
     content = content_of(path)
-    if content.startswith(BEGINNING):
-        return read_rows(Reader(path, library), unpack(path, content)[1].get(RESULTS, b"").decode())
+    if content.startswith(ZIP_BEGINNING):
+        return read_rows(
+            TableReader(path, library), unpack(path, content)[1].get(RESULTS, b"").decode()
+        )
     if b"\0" in content or content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise MalformedFile(
             path, "is no text; a table is a CSV in UTF-8, or a study's results.jsonl"
@@ -508,7 +510,7 @@ def read_table(path: Path, library: Library) -> Table:
         raise MalformedFile(
             path, "the file is empty; a table has a header line and a line per launch"
         )
-    reader = Reader(path, library)
+    reader = TableReader(path, library)
     rows_follow = path.suffix == ".jsonl" or text.lstrip().startswith("{")
     return read_rows(reader, text) if rows_follow else read_csv(reader, text)
 
