@@ -118,7 +118,7 @@ MODES: dict[str, tuple[str, ...]] = {
         "apart",
         "divided",
         "final_workload",
-        "finals_apart",
+        "finals_send_others",
     ),
 }
 """The names of each mode: definitions, imports, attributes, parameters and keywords."""

@@ -471,7 +471,7 @@ class Comparison:
     def _trial(self, command: int, version: int, pair: int) -> Trial:
         prepared, number = self._versions[version], 4 * pair + 2 * command + version
         # Send the same load with both commands: that of the finals where the search had another.
-        is_baseline = command and not self._spec.finals_apart
+        is_baseline = command and not self._spec.finals_send_others
         items = prepared.candidates.items
         # One candidate stands for both commands where the version's defaults make them equal.
         one = items[min(command, len(items) - 1)]
@@ -591,7 +591,7 @@ class Comparison:
         way."""
         repeats = defaultdict[tuple[str, str, bool], list[float]](list)
         for row in self._before if self._comparable else ():
-            other_load = self._spec.finals_apart and row.trial.role is Role.FINAL
+            other_load = self._spec.finals_send_others and row.trial.role is Role.FINAL
             key = row.trial.configuration.fingerprint, row.result.node, other_load
             repeats[key] += self._scores([row])
         launched = [new, old] if _OLD in self._versions else [new]

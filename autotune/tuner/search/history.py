@@ -236,7 +236,7 @@ class History:
         while (
             self.several
             and first
-            and not self.spec.finals_apart
+            and not self.spec.finals_send_others
             and self.entries[first - 1].role is Role.CONTROL
         ):
             first -= 1
@@ -639,7 +639,7 @@ def _entry_of(
         answered=result.answers_checked,
         right=result.answers_right,
         step=scores.step,
-        sent_finals_prompts=spec.finals_apart
+        sent_finals_prompts=spec.finals_send_others
         and PROMPTS in result.metrics.get(spec.workloads[0], {}),
     )
 

@@ -227,7 +227,7 @@ class StudySpec(_Value):
         return (*self.workloads, *filter(None, [self.final_workload]))
 
     @property
-    def finals_apart(self) -> bool:
+    def finals_send_others(self) -> bool:
         """True if finals send other requests than the search: their launches are not repeats of
         each other."""
         return self.divided or self.final_workload is not None
@@ -236,7 +236,9 @@ class StudySpec(_Value):
     def deciding_roles(self) -> tuple[Role, ...]:
         """Roles of launches that are evidence: the finals, and the baseline if its requests are the
         same."""
-        return (Role.FINAL,) if self.finals_apart else (Role.FINAL, Role.BASELINE, Role.CONTROL)
+        return (
+            (Role.FINAL,) if self.finals_send_others else (Role.FINAL, Role.BASELINE, Role.CONTROL)
+        )
 
     @property
     def load_key(self) -> str:

@@ -244,7 +244,7 @@ def next_of_pair(
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
     """Return a node on which the baseline may be launched for the finals while others end the
     search; or None."""
-    if history.spec.finals_apart:
+    if history.spec.finals_send_others:
         return None  # What it sends then is the search's.
     start, base = len(history.before_finals().entries), history.at(history.candidates.baseline)
     taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {
