@@ -9,7 +9,7 @@ from pathlib import Path
 from autotune.tuner.search.equivalents import canonical_of
 from autotune.tuner.search.objective import scores_of
 from autotune.tuner.study.recommendation import Choice, Recommendation
-from autotune.tuner.study.spec import StudySpec, is_beside
+from autotune.tuner.study.spec import StudySpec, may_share_node
 from autotune.tuner.trial import Launch, Role
 
 
@@ -38,7 +38,7 @@ class StudyRecord:
         return {
             share.node
             for share in self.recommendation.nodes
-            if share.baseline is None and is_beside(share.node)
+            if share.baseline is None and may_share_node(share.node)
         }
 
     def by_configuration(self, *roles: Role) -> dict[str, list[Launch]]:

@@ -24,7 +24,7 @@ from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.load.metrics.table import PROMPTS
 from autotune.tuner.search import equivalents, objective, timeline
-from autotune.tuner.study.spec import StudySpec, is_alone, is_beside
+from autotune.tuner.study.spec import StudySpec, is_alone, may_share_node
 from autotune.tuner.trial import SURE_TO_START, Launch, Role, Trial
 
 from .nodes import NodeOffset, NodeScore, additive_spread, node_offsets
@@ -201,7 +201,8 @@ class History:
         alone = one_at_a_time([e for e in entries if e.role is Role.BASELINE])
         if alone:
             entries = [
-                e.without_result() if is_beside(e.node) and not e.pending else e for e in entries
+                e.without_result() if may_share_node(e.node) and not e.pending else e
+                for e in entries
             ]
         screened = tuple(e for e in entries if e.role is Role.RANDOM_WEIGHTS)
         entries = _without_crashes(
@@ -569,7 +570,7 @@ class History:
 def one_at_a_time(control: Sequence[Entry]) -> str:
     """Explain by the baseline's first launches on every place why none may run side by side; empty
     if they may."""
-    together = [run for run in control if is_beside(run.node)]
+    together = [run for run in control if may_share_node(run.node)]
     before = next(
         (run.score for run in control if is_alone(run.node) and run.score is not None), None
     )

@@ -25,7 +25,7 @@ from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.gp.kernels import Kernels
 from autotune.tuner.search.gp.posterior import THOROUGH, Posterior
 from autotune.tuner.study.recommendation import Verdict
-from autotune.tuner.study.spec import is_alone, is_beside
+from autotune.tuner.study.spec import is_alone, may_share_node
 from autotune.tuner.trial import Launch, Role
 
 from .acquisition import GAIN, model_of, p_feasible
@@ -425,7 +425,7 @@ def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) 
         return places
     if decided or not any(is_alone(run.node) and run.score is not None for run in control):
         return [place for place in places if is_alone(place)]
-    shares = [place for place in places if is_beside(place)]
+    shares = [place for place in places if may_share_node(place)]
     new = [place for place in shares if all(run.node != place for run in control)]
     return new or ([] if any(run.pending for run in control) else shares)
 

@@ -344,7 +344,7 @@ def is_alone(place: str) -> bool:
     return place.startswith(_SHARE) and place.endswith(_ALONE)
 
 
-def is_beside(place: str) -> bool:
+def may_share_node(place: str) -> bool:
     """Return whether launches of a place may share the node with others."""
     return place.startswith(_SHARE) and not is_alone(place)
 

@@ -18,7 +18,7 @@ from autotune.outputs.report.render import render
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.history import ERROR_RATE, History, one_at_a_time
 from autotune.tuner.search.study import Study
-from autotune.tuner.study.spec import StudySpec, at_once, is_alone, is_beside, share_name
+from autotune.tuner.study.spec import StudySpec, at_once, is_alone, may_share_node, share_name
 from autotune.tuner.trial import Launch, Role, Trial
 from tests.tuner.search.search_landscapes import (
     Throughput,
@@ -60,9 +60,9 @@ def test_places_have_names_that_tell_what_they_are() -> None:
         "gpus 1,2,5",
     ]
     assert is_alone(ALONE)
-    assert is_beside(FIRST)
-    assert not is_beside(ALONE)
-    assert not is_beside("node-7")
+    assert may_share_node(FIRST)
+    assert not may_share_node(ALONE)
+    assert not may_share_node("node-7")
     assert at_once([ALONE, FIRST, SECOND]) == 2
     assert at_once([]) == 1
 
@@ -171,7 +171,7 @@ def test_launches_that_slow_each_other_are_made_one_at_a_time_and_do_not_count(
     assert {x.result.node for x in made[3:]} == {ALONE}
     assert all(x.trial.node == ALONE for x in made[3:])
     history = History.from_launches(spec, SMALL, made)
-    assert all(not e.measured for e in history if is_beside(e.node))
+    assert all(not e.measured for e in history if may_share_node(e.node))
     outcome = recommend(spec, SMALL, made, (), stop_reason)
     assert "launches side by side slow each other by 3" in outcome.stop_reason
     assert outcome.baseline is not None
