@@ -118,7 +118,7 @@ def list_studies(home: Path, as_json: bool) -> None:
     folder = Home(home)
     if home.exists() and not home.is_dir():
         raise BadInput(f"--home {home}: not a folder")
-    rows = [_row(folder, name) for name in folder.once()]
+    rows = [_row(folder, name) for name in folder.distinct_names()]
     if as_json:
         print_json(rows)
     elif not rows:

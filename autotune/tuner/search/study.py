@@ -20,7 +20,7 @@ from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.tuner.search.gp.posterior import THOROUGH
 from autotune.tuner.study.recommendation import Explanation
-from autotune.tuner.study.results import RESULTS, Lock, Results, counted
+from autotune.tuner.study.results import RESULTS, Lock, Results, recount_finals
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, Trial
 
@@ -97,7 +97,7 @@ class Study:
     @property
     def launches(self) -> Sequence[Launch]:
         """Return the finished launches, by number."""
-        rows = counted(self._results.launches, self._spec.finals_from)
+        rows = recount_finals(self._results.launches, self._spec.finals_from)
         return sorted(rows, key=lambda launch: launch.trial.number)
 
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:

@@ -28,7 +28,7 @@ from autotune.engines.library import KINDS, Library, documents
 from autotune.tuner.trial import Launch
 
 from .recommendation import Recommendation, Regression
-from .results import RESULTS, Lock, counted, read_launches
+from .results import RESULTS, Lock, read_launches, recount_finals
 from .spec import StudySpec, check_study_name
 
 REGRESS = "regress"
@@ -156,7 +156,7 @@ class Home:
         for another one.
         """
         rows = read_launches(self.study_folder(study) / RESULTS)
-        return counted(rows, self.spec(study).finals_from) if rows else rows
+        return recount_finals(rows, self.spec(study).finals_from) if rows else rows
 
     def extend(self, spec: StudySpec, launches: int, least: int) -> StudySpec:
         """Raise a study's budget, so that it continues; a finished study searches again and ends

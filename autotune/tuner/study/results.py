@@ -117,7 +117,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def counted(launches: Iterable[Launch], finals_from: int) -> list[Launch]:
+def recount_finals(launches: Iterable[Launch], finals_from: int) -> list[Launch]:
     """Count finals before a number as launches of the search, and as controls if they are of the
     baseline."""
     rows = list(launches)
