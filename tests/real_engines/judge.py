@@ -146,7 +146,7 @@ class Judge:
     ) -> Iterator[Finding]:
         """A share of the memory that the card computes otherwise, or that holds no weights lighter
         by `HOPELESS`."""
-        plan = self.plans.of(asked, self.context.version)
+        plan = self.plans.plan_of(asked, self.context.version)
         share, own = (
             static_share(self.engine.name, reported),
             own_share(self.engine.card, self.context, asked),

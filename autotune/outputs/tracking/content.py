@@ -66,7 +66,7 @@ def _figures(
 ) -> dict[str, float]:
     """Return the metrics of one load in the report, in the study's goals and limits, and others
     with their prefix."""
-    names = (*SHOWN, *more, *spec.asked.values())
+    names = (*SHOWN, *more, *spec.asked_metrics.values())
     return _numbers({f"{prefix}{name}": (metrics or {}).get(name) for name in names})
 
 

@@ -460,7 +460,7 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
                 f"as '{workload}:{HEADLINE}' for it, and those without a workload are of the first one"
             )
         for option, metric in (
-            spec.asked.items() if number == 0 else [("--objective", spec.objective)]
+            spec.asked_metrics.items() if number == 0 else [("--objective", spec.objective)]
         ):
             if metric not in table.metrics[key]:
                 where = f"of {workload} " if key != PLAIN else ""
@@ -474,7 +474,7 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
     )
     for row in rows:
         metrics_of_row = row.metrics.get(key or PLAIN, {})
-        for metric in spec.asked.values():
+        for metric in spec.asked_metrics.values():
             if metric not in metrics_of_row:
                 what = f"{metric} of {key}" if key else metric
                 problem = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,11 +65,13 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     """Check every name and figure of the options; raises `BadInput` with the valid alternatives."""
     library = library_for(options.space)
     named = None if options.on == "auto" else backend_named(options.on)
-    if named is not None and named.recorded:
-        _accuracy(options.accuracy, named)
-    if named is not None and (spec := named.whole_spec(options, library)) is not None:
-        _check_figures(spec, spec.model)
-        return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
+    if named is not None:
+        if named.recorded:
+            _accuracy(options.accuracy, named)
+        if (spec := named.whole_spec(options, library)) is not None:
+            _check_figures(spec, spec.model)
+            name = _study_name(options, spec.model, spec.hardware)
+            return spec.model_copy(update={"study": name})
     if not options.model or not options.hardware:
         raise BadInput(
             f"{'--hw' if options.model else '--model'} is missing: only a bundle contains it"
@@ -127,7 +130,7 @@ def _check_energy(spec: StudySpec, backend: Backend) -> None:
     decide for it."""
     asked = [
         f"{option.partition(' ')[0]} {metric}"
-        for option, metric in spec.asked.items()
+        for option, metric in spec.asked_metrics.items()
         if metric in ENERGY
     ]
     if not asked or backend.recorded:
@@ -146,9 +149,7 @@ def _check_energy(spec: StudySpec, backend: Backend) -> None:
 def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:
     """Return the study's name: as given, else from model, hardware and time."""
     stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
-    safe = "".join(
-        c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}"
-    ).strip(".-_")
+    safe = re.sub(r"[^\w.-]", "-", f"{stem}-{hardware.name}").strip(".-_")
     return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
 
 
@@ -345,9 +346,12 @@ def _pins(
             pins[name] = TypeAdapter(Scalar).validate_python(yaml.safe_load(value), strict=True)
         except (yaml.YAMLError, ValidationError) as error:
             raise BadInput(f"--set {text!r}: {value!r} is not a plain value") from error
-        knobs = {kind.name: kind.card.knobs[name] for kind in engines if name in kind.card.knobs}
-        reasons = {owner: knob.refuses(pins[name]) for owner, knob in knobs.items()}
-        if pins[name] != AUTO and all(reason is not None for reason in reasons.values()):
+        reasons = {
+            kind.name: kind.card.knobs[name].refuses(pins[name])
+            for kind in engines
+            if name in kind.card.knobs
+        }
+        if pins[name] != AUTO and all(reasons.values()):
             right = "; ".join(f"{owner}: {reason}" for owner, reason in reasons.items())
             raise BadInput(f"--set {name}={pins[name]}: no engine takes this value. {right}")
     return pins, notes

@@ -170,7 +170,7 @@ def prepare(
         if reason is None:
             space, engine_notes, reason = _searched(kind, context, spec, library, own)
             notes += engine_notes
-            plans.load(space)
+            plans.set_model(space)
         if reason is None and not anywhere:
             weights = too_heavy(space.space.configurations, space.context, plans)
             if weights is not None:
@@ -578,7 +578,7 @@ def too_heavy(
     hardware, gpus = context.hardware, context.gpus
     memory = hardware.driver_memory_gb or hardware.memory_gb
     total = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False) / 1e9
-    planned = (plans.of(one, context.version) for one in configurations)
+    planned = (plans.plan_of(one, context.version) for one in configurations)
     least = min((plan.weights for plan in planned if plan is not None), default=0.0) / 1e9
     if least <= memory:
         return None

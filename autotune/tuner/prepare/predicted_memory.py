@@ -41,12 +41,12 @@ class MemoryPlans:
         self._coefficients, self._known = Memo(self._compute), dict[str, MemoryPlan | None]()
         self._models = dict[str, ModelCard]()
 
-    def load(self, space: EngineSpace) -> None:
+    def set_model(self, space: EngineSpace) -> None:
         """Plan an engine's candidates with the model as its passed options make the engine load
         it."""
         self._models[space.engine.name] = space.context.model
 
-    def of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
+    def plan_of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
         """Return the plan; None for an engine or a machine unknown to the simulated node."""
         name, spec = configuration.fingerprint, self._spec
         if name not in self._known:
@@ -78,7 +78,7 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     """
     simulated, floor = backend_of(spec).virtual, spec.min_context or 0
     version = space.context.version
-    planned = [(one, plans.of(one, version)) for one in space.space.configurations]
+    planned = [(one, plans.plan_of(one, version)) for one in space.space.configurations]
     least = 0.5 if simulated else TOO_CLOSE
     kept = [row for row in planned if not floor or row[1] is None or row[1].holds(floor) >= least]
     if planned and not kept:
@@ -132,11 +132,11 @@ def promises_kept(
 
     def longest_of(one: Configuration) -> int:
         context = spaces[one.engine].context
-        plan, most = plans.of(one, context.version), admitted(one, context)
+        plan, most = plans.plan_of(one, context.version), admitted(one, context)
         # A plan without room is of a server that does not start; if it does, its launch tells.
         return min(most, plan.capacity_tokens) if plan and plan.capacity_tokens else most
 
-    plan = plans.of(first, candidates[0].engine_version)
+    plan = plans.plan_of(first, candidates[0].engine_version)
     served = admitted(first, spaces[first.engine].context)
     if plan is None or plan.starts:
         served = longest_of(first)

@@ -192,7 +192,7 @@ def check_measured(bundle: Bundle, spec: StudySpec) -> None:
     for result in results:
         for workload, row in result.metrics.items():
             measured.setdefault(workload, set()).update(row)
-    asked = list(spec.asked.values())
+    asked = list(spec.asked_metrics.values())
     for number, workload in enumerate(spec.workloads if results else ()):
         if workload not in measured:
             raise BadInput(

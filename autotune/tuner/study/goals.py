@@ -69,7 +69,7 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
 def _check_needs(spec: StudySpec) -> None:
     """Raise `BadInput` for a cost without a price, or a capacity without a load search."""
     Rent.checked(spec.gpus, spec.gpu_hour_price)
-    for option, metric in spec.asked.items():
+    for option, metric in spec.asked_metrics.items():
         needs = METRICS[metric].needs
         if spec.lacks(needs) and metric in COSTS:
             typed = f"{option.partition(' ')[0]} {metric}"

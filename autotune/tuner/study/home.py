@@ -76,7 +76,7 @@ class Home:
                     begun[path.parent.name] = path.stat().st_mtime
         return sorted(begun, key=begun.__getitem__)
 
-    def once(self) -> list[str]:
+    def distinct_names(self) -> list[str]:
         """Return `names`, each study once: a link to its folder is another name of it."""
         names = self.names()
         links_first = sorted(names, key=lambda name: not (self.studies / name).is_symlink())

@@ -161,7 +161,7 @@ class StudySpec(_Value):
         return (self.objective,) if self.pareto is None else (self.objective, self.pareto)
 
     @property
-    def asked(self) -> dict[str, str]:
+    def asked_metrics(self) -> dict[str, str]:
         """Metrics of goals and limits, by the option that names each."""
         limits = {f"--slo {slo}": slo.metric for slo in self.slos}
         return {**dict(zip(("--objective", "--pareto"), self.goals, strict=False)), **limits}

@@ -200,7 +200,7 @@ def test_the_kv_cache_keeps_the_longest_request_of_the_baseline_and_of_min_conte
         spec = build_spec(RunOptions(pins=(*eight, *pins), **{**asked, **options}, on=on))
         one, plans = prepare(spec, library_of(spec)), MemoryPlans(spec, library_of(spec))
         planned = (
-            (i, plans.of(c.configuration, c.engine_version))
+            (i, plans.plan_of(c.configuration, c.engine_version))
             for i, c in enumerate(one.candidates.items)
         )
         return one, {i: plan for i, plan in planned if plan is not None and i}
