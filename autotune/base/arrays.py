@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -18,6 +18,16 @@ Bools = NDArray[np.bool_]
 
 _DIGITS = 6
 """Compared decimals of a value's share of the largest magnitude."""
+
+
+def floats(values: ArrayLike) -> Floats:
+    """Return values as an array of floating-point numbers; one that is such an array as it is."""
+    return np.asarray(values, dtype=np.float64)
+
+
+def ints(values: ArrayLike) -> Ints:
+    """Return values, e.g. positions, as an array of integers; one that is such an array as it is."""
+    return np.asarray(values, dtype=np.int64)
 
 
 def argmax(values: Floats, seed: Sequence[int]) -> int:
@@ -34,4 +44,4 @@ def descending(values: Floats) -> Ints:
 
 def _rounded(values: Floats) -> Floats:
     largest = np.abs(values, where=np.isfinite(values), out=np.zeros(len(values))).max(initial=0.0)
-    return np.asarray(np.round(values / (largest or 1.0), _DIGITS), dtype=np.float64)
+    return floats(np.round(values / (largest or 1.0), _DIGITS))

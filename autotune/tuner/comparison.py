@@ -199,7 +199,7 @@ class StudyFigures:
         self.history, self._judgement, self.spec = history, judgement, history.spec
         self._launches = {launch.trial.number: launch for launch in launches}
         self._nodes = {entry.number: entry.node for entry in history}
-        self._base = history.candidates.baseline
+        self._base = history.baseline
 
     def choice(self, position: int) -> Choice:
         """Return a configuration with its results and its command, which listens on loopback as
@@ -285,7 +285,7 @@ class StudyFigures:
         best = max(ran, key=self._level)
         gain = Gain(0.0, None) if history.canonical(best) == winner else self._over(winner, best)
         engine, name = (
-            history.candidates.items[best].configuration.engine,
+            history.configuration(best).engine,
             history.candidates.recipes[best],
         )
         return RecipeGain(engine=engine, recipe=name, percent=percent(gain.log), ci95=gain.percents)
@@ -632,7 +632,7 @@ def nodes(history: History) -> list[NodeShare]:
     names = sorted({entry.node for entry in history if entry.node})
     if len(names) < 2:
         return []
-    base, known = history.candidates.baseline, history.node_offsets
+    base, known = history.baseline, history.node_offsets
     scores = {
         name: [score for node, score in history.node_scores(base) if node == name] for name in names
     }

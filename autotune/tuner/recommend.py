@@ -215,7 +215,7 @@ def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dic
 def _unconfirmed(history: History, launches: Sequence[Launch]) -> str:
     """Say that no final of a challenger was measured, and why; empty where one was, or none was to
     be."""
-    base = history.candidates.baseline
+    base = history.baseline
     finals = {e.number: e for e in history.of_role(Role.FINAL) if e.position != base}
     if any(e.measured for e in finals.values()):
         return ""

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr
 
-from autotune.base.arrays import Bools, Floats, Ints, argmax, descending
+from autotune.base.arrays import Bools, Floats, Ints, argmax, descending, floats, ints
 from autotune.load.metrics.formulas import Slo
 from autotune.tuner.search.gp.kernels import Kernels
 from autotune.tuner.search.gp.posterior import QUICK, Posterior, Sampling
@@ -80,7 +80,7 @@ def _posterior(
     """
     if running:
         known = _posterior(kernels, measured, ranked, (), seed, effort, step)
-        return known.condition_on_pending(np.array(running, dtype=np.int64))
+        return known.condition_on_pending(ints(running))
     rows = [*measured, *(one[:2] for one in ranked)]
     extra = step**2 * np.eye(len(rows))
     if ranked:
@@ -185,7 +185,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
         # Without priors: what they expect is launched anyway. What is next to nothing still has an
         # order.
         alone = posterior.without_priors()
-        level = float(alone.mean(np.array([leader], dtype=np.int64))[0])
+        level = float(alone.mean(ints([leader]))[0])
         found = [
             (w, mean, np.sqrt(sd**2 + _UNTESTED**2 * untested))
             for w, mean, sd in alone.predict(rows)
@@ -200,7 +200,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
 def _leader(history: History, posterior: Posterior) -> int | None:
     """Return the best measured candidate by posterior mean that may be recommended."""
     good = history.incumbents
-    return good[int(posterior.mean(np.array(good, dtype=np.int64)).argmax())] if good else None
+    return good[int(posterior.mean(ints(good)).argmax())] if good else None
 
 
 def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -> Bools:
@@ -218,9 +218,7 @@ def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -
     if leader is None:
         return found
     changes = (kernels.codes != kernels.codes[:, leader, None]).sum(axis=0)
-    launched = np.array(
-        [*history.by_position, *(one.position for one in history.ranked)], dtype=np.int64
-    )
+    launched = ints([*history.by_position, *(one.position for one in history.ranked)])
     for codes in kernels.codes:
         values = int(codes.max()) + 1
         fewest, tried = np.full((2, values), len(kernels.codes) + 1)
@@ -236,7 +234,7 @@ def _untested(kernels: Kernels, history: History, rows: Ints) -> Ints:
     """Count the values of each candidate that its engine was never launched with, shape
     ``(rows,)``."""
     launched, found = (
-        np.array(list(history.by_position), dtype=np.int64),
+        ints(list(history.by_position)),
         np.zeros(len(rows), dtype=np.int64),
     )
     engines = kernels.encoding.codes[:, 0]
@@ -254,9 +252,7 @@ def _spread_score(kernels: Kernels, history: History, rows: Ints) -> Floats:
     found = np.zeros(len(rows))
     for codes in kernels.codes:
         found -= np.bincount(codes[launched], minlength=int(codes.max()) + 1)[codes[rows]]
-    return np.asarray(
-        1.0 + (found - found.max()) / max(1, len(kernels.codes)), dtype=np.float64
-    ).clip(0.0)
+    return floats(1.0 + (found - found.max()) / max(1, len(kernels.codes))).clip(0.0)
 
 
 def shortlist(
@@ -277,7 +273,7 @@ def shortlist(
     chosen = descending(rough)[:_BY_MEAN]
     chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
     named = (*history.candidates.defaults, *history.candidates.starts)
-    chosen = np.union1d(chosen, np.array(named, dtype=np.int64))
+    chosen = np.union1d(chosen, ints(named))
     if history.measured:
         known = np.unique([position for position, *_ in (*history.measured, *history.ranked)])
         leaders = known[descending(posterior.mean(known))[:_LEADERS]]
@@ -327,7 +323,7 @@ def expected_improvement(
         sd = np.maximum(sd, 1e-12)
         z = (mean - incumbent) / sd
         total = total + weight * sd * (z * ndtr(z) + np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
-    return np.asarray(total, dtype=np.float64)
+    return floats(total)
 
 
 def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
@@ -350,8 +346,8 @@ def _incumbent(posterior: Posterior, kernels: Kernels, history: History) -> floa
     What runs now counts as well where it more likely than not starts and keeps them. A lucky draw
     is shrunk.
     """
-    running = np.array(sorted(set(history.running)), dtype=np.int64)
+    running = ints(sorted(set(history.running)))
     if len(running):
         running = running[p_feasible(kernels, history, running) > _LIKELY]
-    rows = np.concatenate([np.array(history.incumbents, dtype=np.int64), running])
+    rows = np.concatenate([ints(history.incumbents), running])
     return float(posterior.mean(rows).max()) if len(rows) else None

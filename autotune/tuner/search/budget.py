@@ -108,11 +108,9 @@ def lead(history: History) -> tuple[float, float]:
 
     Score units; the first is minus infinity while one of the two is missing.
     """
-    base, spread = history.scores(history.candidates.baseline), history.spread
+    base, spread = history.scores(history.baseline), history.spread
     sd = spread.sd if spread.degrees > 1 else NOISY
-    others = (
-        p for p in history.by_position if p != history.candidates.baseline and history.feasible(p)
-    )
+    others = (p for p in history.by_position if p != history.baseline and history.feasible(p))
     best = max((score for p in others for score in history.scores(p)), default=-math.inf)
     return (best - sum(base) / len(base) if base else -math.inf) - LUCK * sd, sd
 

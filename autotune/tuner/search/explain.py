@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from autotune.base.arrays import descending
+from autotune.base.arrays import descending, ints
 from autotune.engines.command import Scalar
 from autotune.tuner.search import equivalents
 from autotune.tuner.search.decide.simplify import LEAST_EFFECT, ablations, default_knobs
@@ -76,7 +76,7 @@ def no_effect_by_rule(
 ) -> list[NoEffect]:
     """Return the settings in the commands of winner and baseline, with equivalents, without a known
     effect."""
-    positions = {history.candidates.baseline, *([] if winner is None else [winner])}
+    positions = {history.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
     trials = {trial.configuration.fingerprint: trial for trial in rows_of}
@@ -132,7 +132,7 @@ def contributions(
     What is needed to start comes first, then the largest gain. The spread is that of one launch;
     the gain is that over the baseline.
     """
-    items, base = history.candidates.items, history.candidates.baseline
+    items, base = history.candidates.items, history.baseline
     mine = items[winner].configuration
     rows = []
     for position, names in ablations(history.candidates, winner).items():
@@ -215,7 +215,7 @@ def _best_of_engine(history: History, model: Posterior, engine: str, winner: int
     kept = [p for p in ran if history.feasible(p) and history.forbidden_trade_offs(p) <= may] or ran
     if not kept:
         return next((p for p in launched if history.broke(p)), None)
-    return kept[int(model.mean(np.array(kept, dtype=np.int64)).argmax())]
+    return kept[int(model.mean(ints(kept)).argmax())]
 
 
 def _one(values: list[Scalar]) -> Scalar:
@@ -253,10 +253,10 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
         if position != winner and history.feasible(position)
     ]
     rows = shortlist(kernels, model, history, (history.spec.seed, len(history)))
-    rows = np.concatenate([rows, np.array(tried, dtype=np.int64)])
+    rows = np.concatenate([rows, ints(tried)])
     chance, most = p_feasible(kernels, history, rows), 0.0
     for one in (model, model.without_priors()):
-        level = float(one.mean(np.array([winner], dtype=np.int64))[0])
+        level = float(one.mean(ints([winner]))[0])
         most = max(
             most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0))
         )
@@ -275,7 +275,7 @@ def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, An
     By the model, in which lucky launches are shrunk, and which knows of a command that only the
     finals launched.
     """
-    before, base = history.before_finals(), history.candidates.baseline
+    before, base = history.before_finals(), history.baseline
     if winner == base or len(before) == len(history) or not before.scores(base):
         return {}
     (gain,) = model_of(kernels, before, THOROUGH).leads(winner, [base])

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from autotune.base.arrays import Bools, Floats, Ints
+from autotune.base.arrays import Bools, Floats, Ints, floats, ints
 from autotune.tuner.search.gp.kernels import Encoding, is_size
 
 _SINGLE, _PAIR, _CHANCE = 1.0, 0.3, 0.5
@@ -71,7 +71,7 @@ def p_starts(
         )
         if position in out_of_memory:
             fails = np.maximum(fails, _STILL_TOO_MUCH * _needs_as_much(encoding, position, chosen))
-    return np.asarray(np.maximum(1 - fails, _LEAST), dtype=np.float64)
+    return floats(np.maximum(1 - fails, _LEAST))
 
 
 def believed(
@@ -90,8 +90,8 @@ def believed(
         doubts: shape ``(candidates,)``: codes of engine and reason, by which it is counted how
             often they are right.
     """
-    launched = np.array([*dict.fromkeys(ran), *dict.fromkeys(broken)], dtype=np.int64)
-    started = np.isin(launched, np.array(ran, dtype=np.int64)).astype(np.float64)
+    launched = ints([*dict.fromkeys(ran), *dict.fromkeys(broken)])
+    started = np.isin(launched, ints(ran)).astype(np.float64)
     total, groups = np.zeros(len(rows)), int(doubts.max()) + 1
     for said, (usual, weight) in ((odds, _SAID_YES), (1 - odds, _SAID_NO)):
         # A candidate of which nothing is sure counts a little for both.
@@ -135,7 +135,7 @@ def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
             present = np.array([v is not None for v in choices])[codes]
             found += [present & (codes >= own), present & (codes <= own)]
     table = np.stack(found, axis=1) if found else np.zeros((len(rows), 0), dtype=np.bool_)
-    return np.asarray(table[:, ~table.all(axis=0)], dtype=np.float64)
+    return floats(table[:, ~table.all(axis=0)])
 
 
 def _shares_cause(has: Floats, candidates: int, failures: int, otherwise: float) -> Floats:
@@ -154,4 +154,4 @@ def _shares_cause(has: Floats, candidates: int, failures: int, otherwise: float)
     weight *= _PER_FAILURE ** (shared_failures - 1) * _PER_SUCCESS ** (ran.T @ ran)
     weight /= weight.sum() + otherwise
     m = has[:candidates]
-    return np.asarray(np.einsum("nk,nk->n", m @ weight, m), dtype=np.float64)
+    return floats(np.einsum("nk,nk->n", m @ weight, m))

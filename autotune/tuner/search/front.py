@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from autotune.base.arrays import Bools, Floats, Ints, argmax
+from autotune.base.arrays import Bools, Floats, Ints, argmax, floats, ints
 from autotune.tuner.search.gp.kernels import Kernels
 from autotune.tuner.search.gp.posterior import Posterior
 
@@ -65,7 +65,7 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
     found = []
     # What runs now is on the front as it is predicted, or near copies of it would be expected to
     # add as much again.
-    for worth in _worths(one, two, np.array([*positions, *history.running], dtype=np.int64), rows):
+    for worth in _worths(one, two, ints([*positions, *history.running]), rows):
         best = argmax(worth * chance, seed)
         found.append((int(rows[best]), float(worth[best] * chance[best])))
     found.insert(1, (alone.position, alone.improvement))
@@ -84,7 +84,7 @@ def _posteriors(kernels: Kernels, history: History) -> tuple[Posterior, Posterio
     two = Posterior(kernels, positions, scores, True, history.spec.seed)
     if not history.pending:
         return one, two
-    return one, two.condition_on_pending(np.array(history.running, dtype=np.int64))
+    return one, two.condition_on_pending(ints(history.running))
 
 
 def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple[Floats, Floats]:
@@ -116,9 +116,7 @@ def reference_point(front: Floats) -> Floats:
     """Return the corner where the area of a front starts, shape ``(2,)``; see the top of this
     file."""
     nadir = front.min(axis=0)
-    return np.asarray(
-        nadir - np.maximum(_BEYOND * (front.max(axis=0) - nadir), _BEYOND), dtype=np.float64
-    )
+    return floats(nadir - np.maximum(_BEYOND * (front.max(axis=0) - nadir), _BEYOND))
 
 
 def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats) -> Floats:
@@ -134,7 +132,7 @@ def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats
         total = total + (
             expected_improvement(one, a) - expected_improvement(one, b)
         ) * expected_improvement(two, height)
-    return np.asarray(total, dtype=np.float64)
+    return floats(total)
 
 
 def _steps(front: Floats, reference: Floats) -> Iterator[tuple[float, float, float]]:

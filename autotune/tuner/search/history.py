@@ -19,6 +19,7 @@ from functools import cached_property
 from scipy.special import ndtri
 
 from autotune.base.evidence import Evidence
+from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
@@ -210,6 +211,13 @@ class History:
         )
         return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone, screened=screened)
 
+    @property
+    def baseline(self) -> int:
+        return self.candidates.baseline
+
+    def configuration(self, position: int) -> Configuration:
+        return self.candidates.items[position].configuration
+
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
 
@@ -259,7 +267,7 @@ class History:
         of a load search may differ by as much as the step: a uniform distribution has its width
         over the root of 12.
         """
-        base = self.candidates.baseline
+        base = self.baseline
         rows = [
             (
                 (
@@ -305,11 +313,7 @@ class History:
             return self.adjusted_by
         scores: dict[str, list[float]] = {}
         for entry in self.entries:
-            if (
-                entry.node
-                and entry.score is not None
-                and entry.position == self.candidates.baseline
-            ):
+            if entry.node and entry.score is not None and entry.position == self.baseline:
                 scores.setdefault(entry.node, []).append(entry.score)
         return node_offsets(scores)
 
@@ -402,7 +406,7 @@ class History:
     def challengers(self) -> list[int]:
         """Return the configurations other than the baseline that ran within the limits and may be
         recommended."""
-        others = (p for p in self.by_position if p != self.candidates.baseline)
+        others = (p for p in self.by_position if p != self.baseline)
         return [p for p in others if self.feasible(p) and p not in self.ineligible]
 
     def spent(self, position: int) -> bool:
@@ -427,7 +431,7 @@ class History:
     def finals_prompt_effect(self) -> tuple[float, tuple[int, ...]]:
         """Return the effect of different finals' prompts on a score, and the baseline's launches
         that show it."""
-        base = [e for e in self.at(self.candidates.baseline) if e.measured]
+        base = [e for e in self.at(self.baseline) if e.measured]
         search, finals = (
             [e.score or 0.0 for e in base if e.sent_finals_prompts is finals]
             for finals in (False, True)
@@ -441,9 +445,7 @@ class History:
     def deciding_roles(self, position: int) -> tuple[Role, ...]:
         """Return the roles of the launches that decide about a configuration."""
         return (
-            self.spec.deciding_roles
-            if self.canonical(position) == self.candidates.baseline
-            else (Role.FINAL,)
+            self.spec.deciding_roles if self.canonical(position) == self.baseline else (Role.FINAL,)
         )
 
     @property
@@ -533,7 +535,7 @@ class History:
     def forbidden_trade_offs(self, position: int) -> frozenset[str]:
         """Return the kinds of trade-offs of a candidate that are not allowed; none of the
         baseline's own."""
-        if position == self.candidates.baseline:
+        if position == self.baseline:
             return frozenset()
         return frozenset(one.kind for one in self.trade_offs(position)) - frozenset(self.spec.allow)
 
@@ -546,11 +548,9 @@ class History:
         promise failed, and none ran, the others are searched too, but for promises that no workload
         can speak for (`UNASKED`).
         """
-        unseen = self.candidates.unseen - {self.candidates.baseline}
+        unseen = self.candidates.unseen - {self.baseline}
         allowed = frozenset(self.spec.allow)
-        found = {*self.candidates.giving_up(allowed), *self.reported_trade_offs} - {
-            self.candidates.baseline
-        }
+        found = {*self.candidates.giving_up(allowed), *self.reported_trade_offs} - {self.baseline}
         found = {
             p for p in found if p not in self.reported_trade_offs or self.forbidden_trade_offs(p)
         }

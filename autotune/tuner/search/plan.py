@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.base.arrays import descending
+from autotune.base.arrays import descending, ints
 from autotune.tuner.search.decide.sequential_test import Outcome, outcome
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.gp.kernels import Kernels
@@ -135,7 +135,7 @@ class Plan:
             step = self._screening(history)
             node = finals.next_node(history, places) if contested and step is None else None
             if node is not None:
-                return Step(Role.CONTROL, history.candidates.baseline, node)
+                return Step(Role.CONTROL, history.baseline, node)
             step = step or self._searched(history, contested)
         return step or self._after_search(history, budget, places)
 
@@ -157,9 +157,7 @@ class Plan:
 
     def _best(self, history: History, positions: Sequence[int]) -> int:
         """Return the candidate of the highest posterior mean, the first of equals."""
-        means = model_of(self._kernels, history.adjusted()).mean(
-            np.array(positions, dtype=np.int64)
-        )
+        means = model_of(self._kernels, history.adjusted()).mean(ints(positions))
         return positions[int(means.argmax())]
 
     def _searched(self, history: History, contested: bool) -> Step | None:
@@ -180,7 +178,7 @@ class Plan:
     def _screening(self, history: History) -> Step | None:
         """Return a launch that random weights need for comparison: the control, or the best with
         its own weights."""
-        screen, base = history.screen, history.candidates.baseline
+        screen, base = history.screen, history.baseline
         random_weights = {e.position: e for e in history.screened}
         # What fails without its weights may be to blame for that.
         failed = next(
@@ -196,8 +194,7 @@ class Plan:
         if base not in random_weights and history.scores(base) and _may_screen(history, base):
             return Step(Role.RANDOM_WEIGHTS, base)
         layouts = {
-            p: layout_of(history.candidates.items[p].configuration)
-            for p in (*random_weights, *history.challengers)
+            p: layout_of(history.configuration(p)) for p in (*random_weights, *history.challengers)
         }
         # What was launched both ways, or failed.
         both = {p: layouts[p] for p in random_weights if history.at(p)}
@@ -250,7 +247,7 @@ class Plan:
             return Wait() if history.pending else Stop(self._ending(history))
         left = capacity(history) - len(history)
         if self._open(history, finalist):
-            if not history.scores(history.candidates.baseline):
+            if not history.scores(history.baseline):
                 return Step(Role.FINAL, finalist)
             found = finals.next_of_pair(history, finalist, left, places or [""])
             return Wait() if found is None else Step(Role.FINAL, *found)
@@ -271,7 +268,7 @@ class Plan:
         for leader in leaders:
             for position in (self._without_coin_tosses(scores, leader, spare), leader):
                 tested = history.canonical(position)
-                if tested != history.candidates.baseline and not finals.eliminated(history, tested):
+                if tested != history.baseline and not finals.eliminated(history, tested):
                     return tested
         return None
 
@@ -281,7 +278,7 @@ class Plan:
         least = LIKELY if spare else SURE
 
         def likely(position: int) -> bool:
-            rows = np.array([position], dtype=np.int64)
+            rows = ints([position])
             return (
                 scores.feasible(position)
                 or float(p_feasible(self._kernels, scores, rows)[0]) >= least
@@ -293,7 +290,7 @@ class Plan:
 
     def _open(self, history: History, finalist: int) -> bool:
         """Return whether the finals are undecided about a finalist."""
-        base = history.candidates.baseline
+        base = history.baseline
         if not history.scores(base):
             return len(finals.finals_of(history, finalist)) < WITHOUT_BASELINE
         return (
@@ -322,7 +319,7 @@ class Plan:
 
     def _ending(self, history: History) -> str:
         searched = history.before_finals()
-        tried = any(p != history.candidates.baseline for p in searched.by_position)
+        tried = any(p != history.baseline for p in searched.by_position)
         none = tried and not searched.challengers
         alone = "; no configuration other than the baseline met the limits" if none else ""
         if len(history) >= (most := capacity(history)):
@@ -354,7 +351,7 @@ def leaders_of(model: Posterior, history: History) -> list[int]:
     """
     if not (positions := history.challengers):
         return []
-    means, spread = model.mean(np.array(positions, dtype=np.int64)), history.spread
+    means, spread = model.mean(ints(positions)), history.spread
     variance = (
         spread.sd if spread.degrees >= FEW_DEGREES else max(LAUNCH_NOISE, history.step)
     ) ** 2
@@ -401,14 +398,10 @@ def _cause_of_all(history: History) -> str | None:
 def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
     """Return the nodes for launches: not those that are off, unless no other remains and nothing
     runs."""
-    control = [
-        e for e in history.of_role(Role.BASELINE) if e.position == history.candidates.baseline
-    ]
+    control = [e for e in history.of_role(Role.BASELINE) if e.position == history.baseline]
     nodes = _open_places(control, history.one_at_a_time, nodes)
     off, launches = history.off_nodes, history.spec.launches
-    known = [
-        e.node for e in history.at(history.candidates.baseline) if e.node and e.node not in off
-    ]
+    known = [e.node for e in history.at(history.baseline) if e.node and e.node not in off]
     places = usable_nodes([n for n in nodes if n not in off], launches, known)
     # Where the nodes that were known are gone, others must do.
     return places if places or history.pending else usable_nodes(nodes, launches)
@@ -432,7 +425,7 @@ def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:
     """Return the baseline if it is due first: once on every node, and again after a crash."""
-    base = history.candidates.baseline
+    base = history.baseline
     again = history.crashed_once(base)
     if not places:
         return None if history.spent(base) and not again else Step(Role.BASELINE, base)
@@ -449,7 +442,7 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
 def _again(history: History) -> Step | None:
     """Return another measurement of a server that is the only candidate; None where none is, or it
     fails."""
-    base = history.candidates.baseline
+    base = history.baseline
     ran = history.candidates.alone and history.scores(base) and not history.broke(base)
     return Step(Role.BASELINE, base) if ran and not history.pending else None
 
@@ -466,7 +459,7 @@ def _unmeasured_prediction(history: History) -> Step | None:
 def _meanwhile(history: History, places: Sequence[str]) -> Decision:
     """Launch the baseline's half of a pair of the finals, on a node, during the last launches of
     the search."""
-    base = history.candidates.baseline
+    base = history.baseline
     node = (
         finals.next_control_node(history, places)
         if history.challengers and history.feasible(base)

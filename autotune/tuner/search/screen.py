@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.base.arrays import Floats
+from autotune.base.arrays import Floats, floats
 from autotune.engines.command import Configuration, Scalar
 from autotune.engines.context import RANKS
 from autotune.engines.enumeration import Candidate
@@ -135,7 +135,7 @@ def shared(rows: Sequence[Ranked]) -> Floats:
     """Return the covariance of the effect of random weights on scores, shape ``(rows, rows)``."""
 
     def alike(names: Sequence[object]) -> Floats:
-        return np.array([[a == b for b in names] for a in names], dtype=np.float64)
+        return floats([[a == b for b in names] for a in names])
 
     spread_experts = np.array([1.0 - 1.0 / max(1.0, float(one.layout[-1] or 1)) for one in rows])
     found = (
@@ -144,9 +144,7 @@ def shared(rows: Sequence[Ranked]) -> Floats:
         + _ENGINE**2 * alike([one.layout[0] for one in rows])
     )
     found += _OWN**2 * alike([one.position for one in rows])
-    return np.asarray(
-        found + rows[0].layouts ** 2 * alike([one.layout for one in rows]), dtype=np.float64
-    )
+    return floats(found + rows[0].layouts ** 2 * alike([one.layout for one in rows]))
 
 
 def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:

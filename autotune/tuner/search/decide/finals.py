@@ -48,7 +48,7 @@ _SUSPECT = 0.5
 def next_node(history: History, places: Sequence[str]) -> str | None:
     """Return the node of the next control run; None if none is due. One place without a name is
     ``""``."""
-    base = history.candidates.baseline
+    base = history.baseline
     due = _due(history) and (len(places) > 1 or lead(history)[0] < DRIFT)
     if not places:
         return "" if due else None
@@ -68,7 +68,7 @@ def change(history: History) -> float | None:
 
     Student's t of the line's slope. It is a warning: nothing is corrected for it.
     """
-    base = history.candidates.baseline
+    base = history.baseline
     alike = [e for e in history.adjusted() if e.position == base and not e.sent_finals_prompts]
     runs = [(e.number, e.score) for e in alike if e.score is not None]
     if len(runs) < 2:
@@ -82,7 +82,7 @@ def change(history: History) -> float | None:
 
 
 def _due(history: History) -> bool:
-    base = history.candidates.baseline
+    base = history.baseline
     last = max((e.number for e in history.at(base)), default=None)
     if last is None or not history.scores(base):
         return False
@@ -106,7 +106,7 @@ def finalist(history: History) -> int | None:
     standing = [
         e.position for e in history.of_role(Role.FINAL) if not eliminated(history, e.position)
     ]
-    return next((p for p in standing if p != history.candidates.baseline), None)
+    return next((p for p in standing if p != history.baseline), None)
 
 
 def eliminated(history: History, position: int) -> bool:
@@ -130,7 +130,7 @@ def looks(history: History, position: int) -> list[Look]:
     Not while repeats are few, unless that is all there will be. And only as far as no launch runs:
     with several nodes they end in any order.
     """
-    base, start = history.candidates.baseline, len(history.before_finals().entries)
+    base, start = history.baseline, len(history.before_finals().entries)
     found: list[Look] = []
     pairs = fresh = 0
     for count, entry in enumerate(history.entries[start:], start=start + 1):
@@ -179,7 +179,7 @@ def _look(history: History, position: int, left: int) -> Look:
 
 def _compared(history: History, position: int) -> tuple[list[NodeScore], list[NodeScore]]:
     """Return the valid launches of a finalist and of the baseline."""
-    base = history.candidates.baseline
+    base = history.baseline
     return history.node_scores(position, Role.FINAL), history.node_scores(
         base, *history.deciding_roles(base)
     )
@@ -200,7 +200,7 @@ def _baseline_leads(history: History) -> bool:
     """Return whether the finals start with the baseline: a finalist's answers are compared with its
     answers."""
     begun = history.of_role(Role.FINAL)
-    return begun[0].position == history.candidates.baseline if begun else lacks_baseline(history)
+    return begun[0].position == history.baseline if begun else lacks_baseline(history)
 
 
 def next_of_pair(
@@ -219,7 +219,7 @@ def next_of_pair(
         places: the nodes that may run it; one place without a name is ``""``.
     """
     counts = _by_node(history, position, len(history.before_finals().entries))
-    base = history.candidates.baseline
+    base = history.baseline
     busy = {e.node for e in history.pending}
     unequal = {node for node, (mine, theirs) in counts.items() if mine != theirs}
     unpaired = [node for node in places if node in unequal]
@@ -246,7 +246,7 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
     search; or None."""
     if history.spec.finals_send_others:
         return None  # What it sends then is the search's.
-    start, base = len(history.before_finals().entries), history.at(history.candidates.baseline)
+    start, base = len(history.before_finals().entries), history.at(history.baseline)
     taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {
         e.node for e in history.pending
     }
@@ -257,7 +257,7 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
 def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
     """Count by node the valid or running launches from `start` on: of a finalist, of the
     baseline."""
-    base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
+    base, counts = history.baseline, dict[str, tuple[int, int]]()
     for entry in history.entries[start:]:
         if entry.position in (base, position) and not entry.uninformative:
             mine, theirs = counts.get(entry.node, (0, 0))
@@ -286,13 +286,13 @@ def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequen
 
 def lacks_baseline(history: History) -> bool:
     """Return whether the baseline's answers are too few for a comparison."""
-    asked = [e for e in history.at(history.candidates.baseline) if e.answered or e.pending]
+    asked = [e for e in history.at(history.baseline) if e.answered or e.pending]
     return len(asked) < history.spec.reference_checks
 
 
 def suspected(history: History, position: int) -> bool:
     """Return whether a candidate probably shares the cause of a finalist's worse answers."""
-    right = {history.candidates.baseline, *(e.position for e in history if e.right)}
+    right = {history.baseline, *(e.position for e in history if e.right)}
     cleared = {setting for other in right for setting in _settings(history, other)}
     mine, odds = _settings(history, position), 1.0
     for failed in dict.fromkeys(e.position for e in history if e.right is False):
@@ -306,5 +306,5 @@ def suspected(history: History, position: int) -> bool:
 
 
 def _settings(history: History, position: int) -> set[tuple[str, str, Scalar]]:
-    configuration = history.candidates.items[position].configuration
+    configuration = history.configuration(position)
     return {(configuration.engine, name, value) for name, value in configuration.knobs.items()}

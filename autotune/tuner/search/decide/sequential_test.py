@@ -26,7 +26,7 @@ from numpy.polynomial.legendre import leggauss
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from autotune.base.arrays import Floats
+from autotune.base.arrays import Floats, floats
 from autotune.tuner.search.spread import CONFIDENCE
 
 LEAST_FOUND = 0.3
@@ -245,4 +245,4 @@ class _Path:
 @lru_cache(maxsize=32)
 def _nodes(count: int) -> tuple[Floats, Floats]:
     nodes, weights = leggauss(count)
-    return np.asarray(nodes, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    return floats(nodes), floats(weights)

@@ -48,11 +48,7 @@ def drop_coin_tosses(
     """
     current = command
     # As often as there are settings: each step puts back at least one.
-    for _ in (
-        ()
-        if history.candidates.as_they_are
-        else history.candidates.items[command].configuration.knobs
-    ):
+    for _ in () if history.candidates.as_they_are else history.configuration(command).knobs:
         shown = odds_shown(history, model, current)
         together = _odds_of_model(model, command, list(shown))
         odds = sorted(
@@ -115,7 +111,7 @@ def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
 def _beats_baseline(history: History, position: int) -> bool:
     """Return whether new launches of a command meet the limits and show it to beat the baseline, if
     that ran."""
-    base = history.candidates.baseline
+    base = history.baseline
     baseline = history.node_scores(base, *history.deciding_roles(base))
     odds = (
         _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0)
@@ -166,10 +162,7 @@ def _odds_of_model(model: Posterior, leader: int, positions: Sequence[int]) -> l
 def _may_stand_for(history: History, position: int, leader: int) -> bool:
     """Return whether a shorter command may replace a command: it runs, with no trade-off that this
     one avoids."""
-    own = (
-        position not in (leader, history.candidates.baseline)
-        and position not in history.canonical_of
-    )
+    own = position not in (leader, history.baseline) and position not in history.canonical_of
     return (
         own
         and not history.broke(position)

@@ -82,7 +82,7 @@ def leader(history: History) -> int | None:
     kept = [position for position in history.by_position if history.feasible(position)]
     fresh = [p for p in kept if history.scores(p, *history.deciding_roles(p))]
     # The finals may begin with the baseline, which has not won by running alone.
-    among = fresh if any(p != history.candidates.baseline for p in fresh) else kept
+    among = fresh if any(p != history.baseline for p in fresh) else kept
     return max(among, key=lambda position: mean(evidence(history, position)), default=None)
 
 
@@ -105,7 +105,7 @@ def best_so_far(spec: StudySpec, launches: Sequence[Launch]) -> list[tuple[int, 
 def judge(history: History) -> Judgement:
     """Return the verdict on the measurements so far."""
     history = history.adjusted()
-    base = history.candidates.baseline
+    base = history.baseline
     challenger = finals.finalist(history)
     if challenger is None:
         # As measured: what would keep the limits on another node is no more than a hope without a
@@ -134,7 +134,7 @@ def judge(history: History) -> Judgement:
 
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
     """Return the challenger's gain, and the end of its test."""
-    base = history.candidates.baseline
+    base = history.baseline
     both = [
         history.node_scores(p, *history.deciding_roles(p)) or history.node_scores(p)
         for p in (challenger, base)
@@ -155,8 +155,7 @@ def _over_baseline(history: History, position: int) -> Gain:
     """Return the gain of a configuration tested against another one that was tested against the
     baseline."""
     both = [
-        history.node_scores(p, *history.deciding_roles(p))
-        for p in (position, history.candidates.baseline)
+        history.node_scores(p, *history.deciding_roles(p)) for p in (position, history.baseline)
     ]
     (gain, information), spread = contrast(*both), history.spread
     if not information:
@@ -167,7 +166,7 @@ def _over_baseline(history: History, position: int) -> Gain:
 def _verdict(
     history: History, challenger: int | None, gain: Gain | None, ended: Outcome | None
 ) -> tuple[Verdict, int | None]:
-    base = history.candidates.baseline
+    base = history.baseline
     stands = base if history.feasible(base) else None
     if challenger is None:
         return (Verdict.INFEASIBLE if stands is None else Verdict.INDISTINGUISHABLE), stands

@@ -17,7 +17,7 @@ from functools import cache, cached_property
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from autotune.base.arrays import Bools, Floats, Ints
+from autotune.base.arrays import Bools, Floats, Ints, floats, ints
 from autotune.engines.command import Scalar
 from autotune.engines.enumeration import CandidateSet
 
@@ -54,7 +54,7 @@ class Encoding:
             name: {value: i for i, value in enumerate(self.choices[name])} for name in self.names
         }
         codes = [[self._lookup[name][value] for value in columns[name]] for name in self.names]
-        self.codes: Ints = np.array(codes, dtype=np.int64).T
+        self.codes: Ints = ints(codes).T
         self.monotone_memory = candidates.monotone_memory
         self.varying = [k for k, name in enumerate(self.names) if len(self.choices[name]) > 1]
         self.distances = [squared_distances(self.choices[name]) for name in self.names]
@@ -141,7 +141,7 @@ def _sizes(values: Sequence[Scalar]) -> Floats:
     )
     span = float(logs.max() - logs.min())
     scaled = (logs - logs.min()) / (span if math.isfinite(span) and span > 0 else 1.0)
-    return np.asarray(scaled, dtype=np.float64)
+    return floats(scaled)
 
 
 _EFFECT_LENGTH = 0.5
@@ -269,9 +269,7 @@ class Kernels:
         groups = {
             pair: code for code, pair in enumerate(dict.fromkeys(zip(engines, words, strict=True)))
         }
-        self.doubts: Ints = np.array(
-            [groups[pair] for pair in zip(engines, words, strict=True)], dtype=np.int64
-        )
+        self.doubts: Ints = ints([groups[pair] for pair in zip(engines, words, strict=True)])
         self.costs = _costs(priors, count)
         self.beyond = next((prior.beyond for prior in priors if prior.beyond is not None), None)
         self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
@@ -342,7 +340,7 @@ def _centred(mean: Floats) -> Floats:
         return np.zeros(len(mean))
     cut = np.maximum(mean, mean[known].max() - _DEPTH)
     filled = np.where(known, cut, float(np.median(cut[known])))
-    return np.asarray(filled - filled.mean(), dtype=np.float64)
+    return floats(filled - filled.mean())
 
 
 def _odds(priors: int) -> Floats:
@@ -367,7 +365,7 @@ def _costs(priors: Sequence[Prior], count: int) -> Floats:
     if not known or not np.isfinite(known[0]).any():
         return np.ones(count)
     relative = known[0] / np.nanmedian(known[0])
-    return np.asarray(np.clip(np.nan_to_num(relative, nan=1.0), 0.5, 2.0), dtype=np.float64)
+    return floats(np.clip(np.nan_to_num(relative, nan=1.0), 0.5, 2.0))
 
 
 @cache

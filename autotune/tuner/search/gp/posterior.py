@@ -29,7 +29,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 
-from autotune.base.arrays import Bools, Floats, Ints
+from autotune.base.arrays import Bools, Floats, Ints, floats, ints
 from autotune.tuner.search.spread import LAUNCH_NOISE, Effect
 
 from .kernels import Kernels
@@ -104,7 +104,7 @@ class Hyperparameters:
 
 
 def _log_normal(z: Floats, prior: tuple[float, float]) -> Floats:
-    return np.asarray(np.exp(prior[0] + prior[1] * z), dtype=np.float64)
+    return floats(np.exp(prior[0] + prior[1] * z))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class _Tables:
             if which < len(self.physics) - 1:
                 one += factor**2 * self.physics[which]
         own += _INTERCEPT_SD**2
-        return np.asarray(own, dtype=np.float64)
+        return floats(own)
 
 
 class Posterior:
@@ -343,8 +343,8 @@ class Posterior:
         effort: Sampling = QUICK,
     ) -> None:
         self._kernels = kernels
-        self._positions = np.array(list(positions), dtype=np.int64)
-        self._y = np.asarray(scores, dtype=np.float64)
+        self._positions = ints(list(positions))
+        self._y = floats(scores)
         if extra_covariance is None:
             extra_covariance = np.zeros((len(self._y), len(self._y)))
         self._extra_covariance = extra_covariance
@@ -359,9 +359,7 @@ class Posterior:
                 hyper, tables, rows, y, self._extra_covariance[np.ix_(chosen, chosen)]
             )
             logs = np.log(np.diagonal(chol, axis1=1, axis2=2)).sum(axis=1)
-            return np.asarray(
-                -0.5 * np.einsum("sn,sn->s", alpha, residual) - logs, dtype=np.float64
-            )
+            return floats(-0.5 * np.einsum("sn,sn->s", alpha, residual) - logs)
 
         shape = HyperPrior(
             len(kernels.codes), 0 if kernels.several_engines else None, kernels.odds, signed
@@ -390,8 +388,8 @@ class Posterior:
         residual = y - hyper.weight[:, None] * self._means[hyper.alternative][:, rows]
         offset: Floats = residual.mean(axis=1) if len(y) else np.zeros(len(k))
         residual = residual - offset[:, None]
-        alpha = np.asarray(np.linalg.solve(k, residual[:, :, None])[:, :, 0], dtype=np.float64)
-        return offset, alpha, np.asarray(np.linalg.cholesky(k), dtype=np.float64), residual
+        alpha = floats(np.linalg.solve(k, residual[:, :, None])[:, :, 0])
+        return offset, alpha, floats(np.linalg.cholesky(k)), residual
 
     def _fit(self) -> None:
         tables = self._tables(self._positions, self._positions)
@@ -479,7 +477,7 @@ class Posterior:
         h, kernels = self._hyper, self._kernels
         own = (h.interaction**2 + (h.effects**2).sum(axis=1))[:, None]
         physics = h.physics[:, None] ** 2 * kernels.physics_variance[h.alternative][:, rows]
-        return np.asarray(own + physics + _INTERCEPT_SD**2, dtype=np.float64)
+        return floats(own + physics + _INTERCEPT_SD**2)
 
     @property
     def noise(self) -> float:
@@ -488,20 +486,18 @@ class Posterior:
 
     def mean(self, rows: Ints | None = None) -> Floats:
         """Return the averaged posterior mean."""
-        return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
+        return floats(sum(w * m for w, m, _ in self.predict(rows)))
 
     def ucb(self, rows: Ints) -> Floats:
         """Return the highest mean plus standard deviation of a few hyper-parameter samples, shape
         ``(rows,)``."""
         few = self._only(np.sort(np.argsort(-self.weights, kind="stable")[:_FEW]))
-        return np.asarray(
-            np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0), dtype=np.float64
-        )
+        return floats(np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0))
 
     def leads(self, leader: int, others: Sequence[int]) -> list[Effect]:
         """Return by how much a candidate's true score is above those of others: a part per
         sample."""
-        rows = np.array([leader, *others], dtype=np.int64)
+        rows = ints([leader, *others])
         means, white = self._conditioned(rows)
         joint = self._tables(rows, rows).covariance(self._hyper) - np.einsum(
             "sni,snj->sij", white, white
