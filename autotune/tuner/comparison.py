@@ -64,7 +64,8 @@ def compare(
     The launches are those that count; those of the recommended are none where the baseline is
     recommended.
     """
-    theirs, mine = dict[int, list[float]](), dict[int, list[float]]()
+    theirs = dict[int, list[float]]()
+    mine = dict[int, list[float]]()
     for metric in (spec.objective, HEADLINE):
         theirs, mine = (_scores_by_load(spec, rows, metric) for rows in (baseline, recommended))
         if theirs or mine:
@@ -129,10 +130,12 @@ def _noise(spread: Spread) -> float:
 
 def crossings(points: Sequence[CurvePoint]) -> list[Crossing]:
     """Return where the faster one changes, for points by rising concurrency."""
-    found, known = [], [(one, one.ci95) for one in points if one.ci95 is not None]
+    found = []
+    known = [(one, one.ci95) for one in points if one.ci95 is not None]
     decided = [i for i, (one, _) in enumerate(known) if one.faster is not None]
     for first, last in pairwise(decided):
-        below, above = known[first][0].faster, known[last][0].faster
+        below = known[first][0].faster
+        above = known[last][0].faster
         if below is None or above is None or below == above:
             continue
         at = [one.concurrency for one, _ in known[first : last + 1]]
@@ -161,7 +164,8 @@ def _zero(at: Sequence[int], heights: Sequence[float]) -> float:
 
 def setup_of(spec: StudySpec, one: Choice) -> ServerSetup:
     """Return a configuration as the simulator knows it."""
-    fitted, knobs = calibration_of(library_of(spec)), dict(one.config)
+    fitted = calibration_of(library_of(spec))
+    knobs = dict(one.config)
     return ServerSetup(
         one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted
     )
@@ -196,7 +200,9 @@ class StudyFigures:
     """
 
     def __init__(self, history: History, launches: Sequence[Launch], judgement: Judgement) -> None:
-        self.history, self._judgement, self.spec = history, judgement, history.spec
+        self.history = history
+        self._judgement = judgement
+        self.spec = history.spec
         self._launches = {launch.trial.number: launch for launch in launches}
         self._nodes = {entry.number: entry.node for entry in history}
         self._base = history.baseline
@@ -234,7 +240,8 @@ class StudyFigures:
     def not_simulated(self, position: int) -> list[str]:
         """List the settings of a configuration's command on which no figure of the simulator
         depends."""
-        spec, trial = self.spec, self._shown(position).trial
+        spec = self.spec
+        trial = self._shown(position).trial
         context = spec.context(trial.engine_version)
         return not_simulated_in(trial.command, library_of(spec), context)
 
@@ -249,7 +256,8 @@ class StudyFigures:
     def alternatives(self) -> list[Alternative]:
         """Return the best measured command without a trade-off if the winner has one; else the
         fastest one with one."""
-        history, winner = self.history, self._judgement.winner
+        history = self.history
+        winner = self._judgement.winner
         if winner is None:
             return []
         mine = bool(history.trade_offs(winner))
@@ -265,7 +273,8 @@ class StudyFigures:
         )
         if best is None:
             return []
-        given, lead = list(history.trade_offs(best)), self._over(winner, best)
+        given = list(history.trade_offs(best))
+        lead = self._over(winner, best)
         kinds = " and ".join(dict.fromkeys(row.kind for row in given))
         label = "has no trade-off" if mine else f"has a trade-off ({kinds}, allowed by --allow)"
         figures = {"gives_up": given, "lead_percent": percent(lead.log), "lead_ci95": lead.percents}
@@ -274,7 +283,8 @@ class StudyFigures:
     def over_recipe(self) -> RecipeGain | None:
         """Return the winner's gain over the fastest vendor recipe that ran within the limits, the
         baseline excluded."""
-        history, winner = self.history, self._judgement.winner
+        history = self.history
+        winner = self._judgement.winner
         ran = [
             p
             for p in history.candidates.recipes
@@ -284,19 +294,15 @@ class StudyFigures:
             return None
         best = max(ran, key=self._level)
         gain = Gain(0.0, None) if history.canonical(best) == winner else self._over(winner, best)
-        engine, name = (
-            history.configuration(best).engine,
-            history.candidates.recipes[best],
-        )
+        engine = history.configuration(best).engine
+        name = history.candidates.recipes[best]
         return RecipeGain(engine=engine, recipe=name, percent=percent(gain.log), ci95=gain.percents)
 
     def _over(self, position: int, other: int) -> Gain:
         """Return the gain of one configuration over another, with its 95 % interval by launch
         noise."""
-        sides, (level, told_by) = (
-            [self._entries(p) for p in (position, other)],
-            self.history.finals_prompt_effect,
-        )
+        sides = [self._entries(p) for p in (position, other)]
+        (level, told_by) = self.history.finals_prompt_effect
         both = [
             [(e.node, e.score - level * e.sent_finals_prompts) for e in side if e.score is not None]
             for side in sides
@@ -304,7 +310,8 @@ class StudyFigures:
         mixed = (
             len({e.sent_finals_prompts for side in sides for e in side}) > 1
         )  # One was launched by the search alone.
-        gain, counts = contrast(*both)[0], [*map(len, both), *(told_by if mixed else ())]
+        gain = contrast(*both)[0]
+        counts = [*map(len, both), *(told_by if mixed else ())]
         half = self._judgement.spread.half_width(counts)
         return Gain(gain, None if half is None else (gain - half, gain + half))
 
@@ -330,7 +337,8 @@ class StudyFigures:
         workload = self._main_workload()
         if workload is None:
             return None
-        mine, base = self._predicted(position), self._predicted(self._base)
+        mine = self._predicted(position)
+        base = self._predicted(self._base)
         untested = self._over(position, self._base).interval
         low, high = gain.interval or untested or (gain.log, gain.log)
         reach = gain.log - low, high - gain.log
@@ -408,7 +416,8 @@ class StudyFigures:
         self, metric: str, workload: str, scores: Sequence[float], spread: Spread
     ) -> Objective:
         """Return a goal's mean over launches with its interval."""
-        middle, half = mean(scores), spread.half_width((len(scores),)) if len(scores) > 1 else None
+        middle = mean(scores)
+        half = spread.half_width((len(scores),)) if len(scores) > 1 else None
         ends = [] if half is None else [middle - half, middle + half]
         values = sorted(objective.value_of(metric, end) for end in ends)
         return Objective(
@@ -440,18 +449,21 @@ class StudyFigures:
 
     def _gain(self, position: int, workload: str, spread: Spread) -> Gain | None:
         """Return the gain over the baseline; None if one of them was not measured."""
-        mine, base = self._scores(position, workload), self._scores(self._base, workload)
+        mine = self._scores(position, workload)
+        base = self._scores(self._base, workload)
         if not mine or not base:
             return None
         judged = self._judgement.gain if position == self._judgement.winner else None
         if judged and list(objective.weights(self.spec)) == [workload]:
             return judged  # One gain has one interval.
-        log, half = contrast(mine, base)[0], spread.half_width((len(mine), len(base)))
+        log = contrast(mine, base)[0]
+        half = spread.half_width((len(mine), len(base)))
         return Gain(log, None if half is None else (log - half, log + half))
 
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Return baseline and recommendation on every workload."""
-        winner, rows = self._judgement.winner, {}
+        winner = self._judgement.winner
+        rows = {}
         for name in self.spec.workloads:
             gain = self._gain(winner, name, self._judgement.spread) if winner is not None else None
             sides = [
@@ -490,7 +502,9 @@ class StudyFigures:
     def matrix(self) -> list[MatrixRow]:
         """Return the baseline and the finalists that meet the SLOs, the recommended one first, by
         workload."""
-        history, base, winner = self.history, self._base, self._judgement.winner
+        history = self.history
+        base = self._base
+        winner = self._judgement.winner
         contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
         kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
         others = [p for p in dict.fromkeys([winner, *kept]) if p is not None and p != base]
@@ -576,7 +590,8 @@ class StudyFigures:
             keys = {"command", "argv", "env", "config"}
             return NearestMiss(**what, **self.choice(position).model_dump(include=keys))
         launch = self._tried(position)[-1]
-        command, knobs = launch.trial.command.on_loopback(), launch.trial.configuration.knobs
+        command = launch.trial.command.on_loopback()
+        knobs = launch.trial.configuration.knobs
         return NearestMiss(
             **what,
             command=command.shell(),
@@ -598,7 +613,8 @@ class StudyFigures:
     def curves(self) -> Curves | None:
         """Return the curves of baseline and recommended configuration; None if none was
         measured."""
-        winner, base = self._judgement.winner, self._base
+        winner = self._judgement.winner
+        base = self._base
         launches = [
             self.measured(p) if p is not None and self.history.scores(p) else []
             for p in (base, winner if winner != base else None)
@@ -632,7 +648,8 @@ def nodes(history: History) -> list[NodeShare]:
     names = sorted({entry.node for entry in history if entry.node})
     if len(names) < 2:
         return []
-    base, known = history.baseline, history.node_offsets
+    base = history.baseline
+    known = history.node_offsets
     scores = {
         name: [score for node, score in history.node_scores(base) if node == name] for name in names
     }

@@ -74,9 +74,12 @@ def recommend(
     measured = History.from_launches(spec, candidates, launches)
     history = measured.adjusted()
     judgement = judge(history)
-    nodes, told = comparison.nodes(measured), explanation or Explanation()
+    nodes = comparison.nodes(measured)
+    told = explanation or Explanation()
     sheet = comparison.StudyFigures(history, launches, judgement)
-    gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
+    gain = judgement.gain
+    winner = judgement.winner
+    base = candidates.baseline
     seen = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED)
     predicted = seen.origin.predicted
     baseline = _chosen(sheet, base, predicted) if history.scores(base) else None
@@ -155,7 +158,8 @@ def _beside_the_baseline(
     for the same."""
     if recommended is None or recommended.fingerprint == baseline.fingerprint:
         return {}
-    own, rows = kept.get(recommended.engine, Kept()), []
+    own = kept.get(recommended.engine, Kept())
+    rows = []
     for knob, what in NOTICED.items():
         if knob not in baseline.knobs or knob not in recommended.config:
             continue  # A row of a table does not say.
@@ -250,7 +254,8 @@ def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -
 
 def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
     """Explain why launched vendor recipes have no gain: they failed, or violate a limit."""
-    told, candidates = [], history.candidates
+    told = []
+    candidates = history.candidates
     for position, name in candidates.recipes.items():
         if (
             history.canonical(position) == candidates.baseline
@@ -298,7 +303,8 @@ def _explained(
 
 
 def _undecided(judgement: Judgement, history: History) -> list[str]:
-    gain, challenged = judgement.challenger_gain, len(history.by_position) > 1
+    gain = judgement.challenger_gain
+    challenged = len(history.by_position) > 1
     if gain is None or gain.interval is None:
         # Where challengers were tried and none ran, more launches of the same would not have
         # helped.

@@ -51,7 +51,9 @@ SPREAD_OUT = 4
 _LIKELY = 0.5
 EVERY = 6000
 """Largest number of launchable candidates that is searched exhaustively."""
-_BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
+_BY_MEAN = 1200
+_AT_RANDOM = 600
+_STEPS = 2
 _LEADERS = 12
 
 
@@ -233,10 +235,8 @@ def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -
 def _untested(kernels: Kernels, history: History, rows: Ints) -> Ints:
     """Count the values of each candidate that its engine was never launched with, shape
     ``(rows,)``."""
-    launched, found = (
-        ints(list(history.by_position)),
-        np.zeros(len(rows), dtype=np.int64),
-    )
+    launched = ints(list(history.by_position))
+    found = np.zeros(len(rows), dtype=np.int64)
     engines = kernels.encoding.codes[:, 0]
     for codes in kernels.codes[kernels.several_engines :]:
         seen = np.zeros((int(engines.max()) + 1, int(codes.max()) + 1), dtype=np.bool_)
@@ -279,12 +279,14 @@ def shortlist(
         leaders = known[descending(posterior.mean(known))[:_LEADERS]]
         chosen = np.union1d(chosen, neighbours(kernels, leaders))
     new = chosen[free[chosen]]
-    chosen, worth = new, posterior.ucb(new)
+    chosen = new
+    worth = posterior.ucb(new)
     for _ in range(_STEPS):
         leaders = chosen[descending(worth)[:_LEADERS]]
         new = np.setdiff1d(neighbours(kernels, leaders), chosen)
         new = new[free[new]]
-        chosen, worth = np.concatenate([chosen, new]), np.concatenate([worth, posterior.ucb(new)])
+        chosen = np.concatenate([chosen, new])
+        worth = np.concatenate([worth, posterior.ucb(new)])
     return np.sort(chosen)
 
 

@@ -63,7 +63,8 @@ def capacity(history: History) -> int:
     rule serves both ceilings. Launches with random weights that turned out useless cost hours, and
     no launch of the budget.
     """
-    launches, hours = history.most_launches, history.spec.hours
+    launches = history.most_launches
+    hours = history.spec.hours
     done = [e for e in (*history.entries, *history.screened) if not e.pending]
     used_s = covered_s([(e.began_s, e.began_s + e.seconds) for e in done])
     if hours is None or used_s <= 0:
@@ -71,7 +72,8 @@ def capacity(history: History) -> int:
     busy_s = sum(e.seconds for e in done)
     # The finals read their weights: what is left is that many launches that do.
     alike = [e.seconds for e in history.entries if not e.pending] or [e.seconds for e in done]
-    mean_s, left_s = sum(alike) / len(alike), hours * 3600 - used_s
+    mean_s = sum(alike) / len(alike)
+    left_s = hours * 3600 - used_s
     if left_s < mean_s:
         return min(launches, len(history))
     # Those that run, and the one that is decided about; where nodes have come or gone, somewhat
@@ -108,7 +110,8 @@ def lead(history: History) -> tuple[float, float]:
 
     Score units; the first is minus infinity while one of the two is missing.
     """
-    base, spread = history.scores(history.baseline), history.spread
+    base = history.scores(history.baseline)
+    spread = history.spread
     sd = spread.sd if spread.degrees > 1 else NOISY
     others = (p for p in history.by_position if p != history.baseline and history.feasible(p))
     best = max((score for p in others for score in history.scores(p)), default=-math.inf)

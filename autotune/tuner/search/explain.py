@@ -132,15 +132,15 @@ def contributions(
     What is needed to start comes first, then the largest gain. The spread is that of one launch;
     the gain is that over the baseline.
     """
-    items, base = history.candidates.items, history.baseline
+    items = history.candidates.items
+    base = history.baseline
     mine = items[winner].configuration
     rows = []
     for position, names in ablations(history.candidates, winner).items():
-        settings, without = sorted(names), items[position].configuration.knobs
-        before, after = (
-            [without.get(name) for name in settings],
-            [mine.knobs.get(name) for name in settings],
-        )
+        settings = sorted(names)
+        without = items[position].configuration.knobs
+        before = [without.get(name) for name in settings]
+        after = [mine.knobs.get(name) for name in settings]
         rows.append(
             _row(history, model, (winner, position), spread, ("+".join(settings), before, after))
         )
@@ -209,7 +209,8 @@ def _difference(
 def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
     """Return an engine's best command within limits and the winner's promises, else one that ran,
     else a failed one."""
-    items, may = history.candidates.items, history.forbidden_trade_offs(winner)
+    items = history.candidates.items
+    may = history.forbidden_trade_offs(winner)
     launched = [p for p in history.by_position if items[p].configuration.engine == engine]
     ran = [p for p in launched if history.scores(p) and not history.broke(p)]
     kept = [p for p in ran if history.feasible(p) and history.forbidden_trade_offs(p) <= may] or ran
@@ -254,16 +255,15 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
     ]
     rows = shortlist(kernels, model, history, (history.spec.seed, len(history)))
     rows = np.concatenate([rows, ints(tried)])
-    chance, most = p_feasible(kernels, history, rows), 0.0
+    chance = p_feasible(kernels, history, rows)
+    most = 0.0
     for one in (model, model.without_priors()):
         level = float(one.mean(ints([winner]))[0])
         most = max(
             most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0))
         )
-    spread, launched = (
-        history.spread,
-        len(history.evidence(winner, *history.deciding_roles(winner))),
-    )
+    spread = history.spread
+    launched = len(history.evidence(winner, *history.deciding_roles(winner)))
     level_off = float(stdtrit(spread.degrees, ODDS)) * spread.sd / math.sqrt(max(1, launched))
     return Regret(percent=percent(math.hypot(_LEFT * math.sqrt(most), level_off)), odds=ODDS)
 
@@ -275,7 +275,8 @@ def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, An
     By the model, in which lucky launches are shrunk, and which knows of a command that only the
     finals launched.
     """
-    before, base = history.before_finals(), history.baseline
+    before = history.before_finals()
+    base = history.baseline
     if winner == base or len(before) == len(history) or not before.scores(base):
         return {}
     (gain,) = model_of(kernels, before, THOROUGH).leads(winner, [base])

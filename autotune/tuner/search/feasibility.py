@@ -92,7 +92,8 @@ def believed(
     """
     launched = ints([*dict.fromkeys(ran), *dict.fromkeys(broken)])
     started = np.isin(launched, ints(ran)).astype(np.float64)
-    total, groups = np.zeros(len(rows)), int(doubts.max()) + 1
+    total = np.zeros(len(rows))
+    groups = int(doubts.max()) + 1
     for said, (usual, weight) in ((odds, _SAID_YES), (1 - odds, _SAID_NO)):
         # A candidate of which nothing is sure counts a little for both.
         count = said[launched]
@@ -113,7 +114,9 @@ def _needs_as_much(encoding: Encoding, position: int, rows: Ints, more: bool = T
     equal or less."""
     alike = np.ones(len(rows), dtype=np.bool_)
     for k in encoding.varying:
-        name, codes, own = encoding.names[k], encoding.codes[rows, k], encoding.codes[position, k]
+        name = encoding.names[k]
+        codes = encoding.codes[rows, k]
+        own = encoding.codes[position, k]
         # Choices stand in ascending order, "not applicable" before them.
         monotone = name in encoding.monotone_memory and encoding.choices[name][own] is not None
         alike &= codes == own if not monotone else (codes >= own) if more else codes <= own
@@ -127,7 +130,8 @@ def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
     """
     found = []
     for k in encoding.varying:
-        codes, own = encoding.codes[rows, k], encoding.codes[position, k]
+        codes = encoding.codes[rows, k]
+        own = encoding.codes[position, k]
         choices = encoding.choices[encoding.names[k]]
         found.append(codes == own)
         if choices[own] is not None and sum(is_size(v) for v in choices) > 2:
@@ -147,7 +151,8 @@ def _shares_cause(has: Floats, candidates: int, failures: int, otherwise: float)
     With m its row of the table, sums over them are quadratic forms m W m. Against them stand the
     odds that it was something else.
     """
-    failed, ran = has[candidates : candidates + failures], has[candidates + failures :]
+    failed = has[candidates : candidates + failures]
+    ran = has[candidates + failures :]
     weight = np.full((has.shape[1], has.shape[1]), _PAIR / 2)
     np.fill_diagonal(weight, _SINGLE)
     shared_failures = np.minimum(failed.T @ failed, _ENOUGH)

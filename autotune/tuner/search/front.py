@@ -51,7 +51,8 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
     front is divided by the longer side of the box that holds it: how much one goal would gain all
     along it.
     """
-    turn, turns = number % 3, number // 3
+    turn = number % 3
+    turns = number // 3
     alone = suggest(kernels, history, turns)
     positions = sorted(
         {e.position for e in history if e.second is not None and history.feasible(e.position)}

@@ -365,7 +365,8 @@ class History:
             ]
             for rows in (self.entries, self.screened)
         )
-        last, found = max((e.number for e in random_weights), default=-1), Screen()
+        last = max((e.number for e in random_weights), default=-1)
+        found = Screen()
         # What has ended stays so, whatever is launched later.
         for number in (last, *(e.number for e in full if e.number > last)):
             known = [e for e in full if e.number <= number]
@@ -520,7 +521,8 @@ class History:
         """Return the trade-offs of launched candidates whose servers hold other requests than
         predicted."""
         longest = {e.position: e.longest for e in self.entries if e.longest is not None}
-        one, found = self.candidates, dict[int, tuple[GivenUp, ...]]()
+        one = self.candidates
+        found = dict[int, tuple[GivenUp, ...]]()
         baseline = longest.pop(one.baseline, 0)
         for position, tokens in longest.items() if baseline else ():
             marked = tuple(
@@ -583,7 +585,8 @@ def one_at_a_time(control: Sequence[Entry]) -> str:
         return (
             "the effect of launches side by side could not be measured: one at a time from here on"
         )
-    slower, error = before - mean(beside), LAUNCH_NOISE * math.sqrt(1 + 1 / len(beside))
+    slower = before - mean(beside)
+    error = LAUNCH_NOISE * math.sqrt(1 + 1 / len(beside))
     if slower <= LIMIT * error:
         return ""
     return f"launches side by side slow each other by {-percent(-slower):.0f} %: one at a time from here on"
@@ -609,12 +612,14 @@ def _entry_of(
 ) -> Entry:
     """Return the information of a finished launch; ``joined`` is position to that of its
     equivalent."""
-    trial, result = launch.trial, launch.result
+    trial = launch.trial
+    result = launch.result
     # A launch with random weights is scored by the metrics for its rank.
     ranked = replace(result, metrics=result.ranking or result.metrics)
     scores = objective.scores_of(spec.with_goodput_floor, ranked)
     position = candidates.position(trial.configuration.fingerprint)
-    longest, odds = result.longest_request_tokens, result.odds_of_starting
+    longest = result.longest_request_tokens
+    odds = result.odds_of_starting
     failure = result.failure if result.broke else None
     # What is computed fails again in the same way.
     by_chance = _MAY_PASS if result.evidence is not Evidence.SIMULATED else ()

@@ -71,7 +71,8 @@ def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffse
     spread = max(LAUNCH_NOISE, Spread.pooled(baseline.values()).sd)
     if len(means) >= _LEAST_NODES_FOR_MAD:
         spread = max(spread, _MAD_TO_SD * median(abs(value - middle) for value in means.values()))
-    total, found = sum(map(len, baseline.values())), {}
+    total = sum(map(len, baseline.values()))
+    found = {}
     for node, scores in baseline.items():
         error = spread * math.sqrt(1 / len(scores) + 1 / (total - len(scores)))
         offset = means[node] - middle
@@ -89,7 +90,8 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
     """
     parts = []
     for node in sorted({node for node, _ in mine} & {node for node, _ in theirs}):
-        a, b = [s for n, s in mine if n == node], [s for n, s in theirs if n == node]
+        a = [s for n, s in mine if n == node]
+        b = [s for n, s in theirs if n == node]
         parts.append((mean(a) - mean(b), 1 / (1 / len(a) + 1 / len(b))))
     if not parts:
         return mean([s for _, s in mine]) - mean([s for _, s in theirs]), 0.0

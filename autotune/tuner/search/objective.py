@@ -79,7 +79,8 @@ class Scores:
 def scores_of(spec: StudySpec, result: TrialResult) -> Scores:
     """Read a launch's result; the score is that of all the objective's workloads together."""
     metrics = result.metrics if result.state is State.COMPLETE else {}
-    first, shares = metrics.get(spec.workloads[0], {}), weights(spec)
+    first = metrics.get(spec.workloads[0], {})
+    shares = weights(spec)
     parts = {name: score_on(spec, metrics.get(name, {})) for name in shares}
     scores = [share * part for name, share in shares.items() if (part := parts[name]) is not None]
     score = math.fsum(scores) if len(scores) == len(shares) else None

@@ -97,8 +97,11 @@ class Journal:
         encoding: Encoding,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._spec, self._candidates, self._command_of = spec, candidates, command_of
-        self._encoding, self._backend = encoding, _Backend(path)
+        self._spec = spec
+        self._candidates = candidates
+        self._command_of = command_of
+        self._encoding = encoding
+        self._backend = _Backend(path)
         storage = JournalStorage(self._backend)
         self._study = optuna.create_study(
             study_name=spec.study,

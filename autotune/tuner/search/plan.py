@@ -98,7 +98,8 @@ class Plan:
     """Plan of one study, over candidates with their priors; the sampler chooses new ones."""
 
     def __init__(self, kernels: Kernels, sampler: CandidateSampler) -> None:
-        self._kernels, self._sampler = kernels, sampler
+        self._kernels = kernels
+        self._sampler = sampler
 
     def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
         """Return the next launch, given the finished and the running ones, and the nodes; none: one
@@ -145,7 +146,8 @@ class Plan:
 
         Of each engine the first that is not the baseline, as `--baseline recipe` takes the first.
         """
-        candidates, firsts = history.candidates, dict[str, int]()
+        candidates = history.candidates
+        firsts = dict[str, int]()
         for position in candidates.recipes:
             if history.canonical(position) != candidates.baseline:
                 firsts.setdefault(candidates.items[position].configuration.engine, position)
@@ -162,7 +164,8 @@ class Plan:
 
     def _searched(self, history: History, contested: bool) -> Step | None:
         """Return the sampler's suggestion; None if it is not worth a launch."""
-        suggestion, candidates = self._sampler.suggest(history), history.candidates
+        suggestion = self._sampler.suggest(history)
+        candidates = history.candidates
         if suggestion is None or (contested and suggestion.little and len(history) >= LEAST_SEARCH):
             return None
         position = suggestion.position
@@ -178,7 +181,8 @@ class Plan:
     def _screening(self, history: History) -> Step | None:
         """Return a launch that random weights need for comparison: the control, or the best with
         its own weights."""
-        screen, base = history.screen, history.baseline
+        screen = history.screen
+        base = history.baseline
         random_weights = {e.position: e for e in history.screened}
         # What fails without its weights may be to blame for that.
         failed = next(
@@ -205,7 +209,8 @@ class Plan:
                 if _may_screen(history, p) and layouts[p] not in both.values()
             )
             return next((Step(Role.RANDOM_WEIGHTS, other) for other in others), None)
-        last, sure = max(e.number for e in history.entries), screen.layouts < KNOWN
+        last = max(e.number for e in history.entries)
+        sure = screen.layouts < KNOWN
         due = sum(e.number > last for e in history.screened) >= CHECKS[sure]
         return self._unweighed(history, () if sure else both.values()) if due else None
 
@@ -323,7 +328,8 @@ class Plan:
         none = tried and not searched.challengers
         alone = "; no configuration other than the baseline met the limits" if none else ""
         if len(history) >= (most := capacity(history)):
-            timed, spec = most < history.most_launches, history.spec
+            timed = most < history.most_launches
+            spec = history.spec
             used = f"{spec.hours:g} hours" if timed else f"{spec.launches} launches"
             which = "and {} more" if history.screen.over else "{} of them"
             random_weights = (
@@ -351,7 +357,8 @@ def leaders_of(model: Posterior, history: History) -> list[int]:
     """
     if not (positions := history.challengers):
         return []
-    means, spread = model.mean(ints(positions)), history.spread
+    means = model.mean(ints(positions))
+    spread = history.spread
     variance = (
         spread.sd if spread.degrees >= FEW_DEGREES else max(LAUNCH_NOISE, history.step)
     ) ** 2
@@ -373,10 +380,8 @@ def _may_screen(history: History, position: int) -> bool:
         for e in history.screened
         if not (e.pending or e.measured) and history.scores(e.position)
     ]
-    engine, their = (
-        items[position].configuration.engine,
-        [items[p].configuration.engine for p in failed],
-    )
+    engine = items[position].configuration.engine
+    their = [items[p].configuration.engine for p in failed]
     return engine in history.spec.screened and their.count(engine) < FAILED
 
 
@@ -400,7 +405,8 @@ def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
     runs."""
     control = [e for e in history.of_role(Role.BASELINE) if e.position == history.baseline]
     nodes = _open_places(control, history.one_at_a_time, nodes)
-    off, launches = history.off_nodes, history.spec.launches
+    off = history.off_nodes
+    launches = history.spec.launches
     known = [e.node for e in history.at(history.baseline) if e.node and e.node not in off]
     places = usable_nodes([n for n in nodes if n not in off], launches, known)
     # Where the nodes that were known are gone, others must do.

@@ -30,7 +30,8 @@ prediction."""
 
 def out_of_reach(kernels: Kernels, history: History) -> bool:
     """Return whether no launch came near the limits and no candidate is predicted to."""
-    slos, told = history.spec.with_goodput_floor.slos, [e for e in history if e.violations]
+    slos = history.spec.with_goodput_floor.slos
+    told = [e for e in history if e.violations]
     if kernels.beyond is None or len(told) < LEAST or len({e.position for e in told}) < 2:
         return False
     seen = np.array([[_beyond(slo, e) for slo in slos] for e in told])

@@ -42,7 +42,9 @@ class CandidateSampler:
     """
 
     def __init__(self, kernels: Kernels, name: str = "gp", seed: int = 0) -> None:
-        self._kernels, self._name, self._seed = kernels, name, seed
+        self._kernels = kernels
+        self._name = name
+        self._seed = seed
 
     def suggest(self, history: History) -> Suggestion | None:
         """Return the next candidate after a history, a pure function of it; None if no candidate
@@ -52,10 +54,8 @@ class CandidateSampler:
         if self._name == "gp":
             criterion = suggest if len(history.spec.goals) == 1 else suggest_front
             return criterion(self._kernels, history.adjusted(), len(history))
-        encoding, free = (
-            self._kernels.encoding,
-            np.ones(len(self._kernels.encoding), dtype=np.bool_),
-        )
+        encoding = self._kernels.encoding
+        free = np.ones(len(self._kernels.encoding), dtype=np.bool_)
         free[list(history.not_searchable)] = False
         # A space that is the same for every trial, so that a knob that is left unset has the value
         # None.
@@ -78,11 +78,14 @@ def _trial(
 ) -> FrozenTrial:
     """Report a launch so that Optuna's samplers learn most: a failed start is pruned, with a
     constraint."""
-    state, value, constraints = TrialState.FAIL, entry.score, dict[str, float]()
+    state = TrialState.FAIL
+    value = entry.score
+    constraints = dict[str, float]()
     if entry.pending:
         state = TrialState.RUNNING
     elif entry.broke:
-        state, constraints = TrialState.PRUNED, {STARTS: 1.0}
+        state = TrialState.PRUNED
+        constraints = {STARTS: 1.0}
     elif entry.measured:
         state = TrialState.COMPLETE
         constraints = {

@@ -32,7 +32,8 @@ launches really vary by 10 %, it makes a one-sided error of 2.5 % 4.9 % on one d
 4.7 % on two.
 """
 _EQUAL = 1e-12
-_LEAST_SD, _BEYOND = 1e-9, 1e-6
+_LEAST_SD = 1e-9
+_BEYOND = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,16 @@ class Spread:
         if degrees >= 2 and math.sqrt(squares / degrees) <= _EQUAL:
             return cls(0.0, degrees)
         if degrees < FEW_DEGREES:
-            squares, degrees = squares + LAUNCH_NOISE**2, degrees + 1
+            squares = squares + LAUNCH_NOISE**2
+            degrees = degrees + 1
         return cls(math.sqrt(squares / degrees), degrees)
 
     @classmethod
     def pooled(cls, groups: Iterable[Sequence[float]]) -> Spread:
         """Return the spread of repeats of several configurations, which share the noise but not the
         mean."""
-        squares, degrees = 0.0, 0
+        squares = 0.0
+        degrees = 0
         for group in groups:
             if not group:
                 continue
@@ -118,7 +121,8 @@ class Effect:
 
     def _quantile(self, chance: float) -> float:
         ends = self.means + self.sds * stdtrit(self.degrees, chance)
-        low, high = float(ends.min()), float(ends.max())
+        low = float(ends.min())
+        high = float(ends.max())
         if high - low <= _EQUAL:
             return low
         # The mixture's lies between those of its parts.

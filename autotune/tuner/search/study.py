@@ -75,13 +75,16 @@ class Study:
     ) -> None:
         if spec.sampler not in SAMPLERS:
             raise UnknownName("sampler", spec.sampler, SAMPLERS)
-        self._spec, self._candidates, self._command_of = spec, candidates, command_of
+        self._spec = spec
+        self._candidates = candidates
+        self._command_of = command_of
         self._kernels = Kernels(Encoding(candidates), priors)
         sampler = CandidateSampler(self._kernels, spec.sampler, spec.seed)
         self._plan = Recorded(recorded) if recorded else Plan(self._kernels, sampler)
         self._pending: dict[int, Trial] = {}
         self._interrupted: list[Trial] = []
-        self.stop_reason, self.phase = "", "starting"
+        self.stop_reason = ""
+        self.phase = "starting"
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(folder)
         try:
@@ -126,7 +129,8 @@ class Study:
                     self._history(self.launches, self._pending.values()), nodes
                 )
             if isinstance(decision, Stop):
-                self.stop_reason, self.phase = decision.reason, "done"
+                self.stop_reason = decision.reason
+                self.phase = "done"
             if not isinstance(decision, Step):
                 return None
             trial = self._journal.ask(decision)

@@ -48,17 +48,16 @@ def node_s(launches: Sequence[Launch]) -> float:
     begins = start_times(launches, several)
     ran: dict[str, list[tuple[float, float]]] = {}
     for launch in launches:
-        begin, node = (
-            begins[launch.trial.number],
-            node_of_place(launch.result.node) if several else "",
-        )
+        begin = begins[launch.trial.number]
+        node = node_of_place(launch.result.node) if several else ""
         ran.setdefault(node, []).append((begin, begin + launch.result.seconds))
     return sum(map(covered_s, ran.values()))
 
 
 def covered_s(intervals: Sequence[tuple[float, float]]) -> float:
     """Return the total length of the union of intervals (start, end); gaps do not count."""
-    total, reached = 0.0, float("-inf")
+    total = 0.0
+    reached = float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, reached))
         reached = max(reached, end)

@@ -130,7 +130,8 @@ def looks(history: History, position: int) -> list[Look]:
     Not while repeats are few, unless that is all there will be. And only as far as no launch runs:
     with several nodes they end in any order.
     """
-    base, start = history.baseline, len(history.before_finals().entries)
+    base = history.baseline
+    start = len(history.before_finals().entries)
     found: list[Look] = []
     pairs = fresh = 0
     for count, entry in enumerate(history.entries[start:], start=start + 1):
@@ -145,7 +146,8 @@ def looks(history: History, position: int) -> list[Look]:
         if last or (
             whole > pairs and ((spread := so_far.spread).sd == 0 or spread.degrees >= LEAST_DEGREES)
         ):
-            pairs, fresh = whole, 0
+            pairs = whole
+            fresh = 0
             look = _look(so_far, position, capacity(so_far) - count)
             # A launch on a node where the other of the two never ran tells nothing of their
             # difference.
@@ -246,7 +248,8 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
     search; or None."""
     if history.spec.finals_send_others:
         return None  # What it sends then is the search's.
-    start, base = len(history.before_finals().entries), history.at(history.baseline)
+    start = len(history.before_finals().entries)
+    base = history.at(history.baseline)
     taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {
         e.node for e in history.pending
     }
@@ -257,7 +260,8 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
 def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
     """Count by node the valid or running launches from `start` on: of a finalist, of the
     baseline."""
-    base, counts = history.baseline, dict[str, tuple[int, int]]()
+    base = history.baseline
+    counts = dict[str, tuple[int, int]]()
     for entry in history.entries[start:]:
         if entry.position in (base, position) and not entry.uninformative:
             mine, theirs = counts.get(entry.node, (0, 0))
@@ -294,7 +298,8 @@ def suspected(history: History, position: int) -> bool:
     """Return whether a candidate probably shares the cause of a finalist's worse answers."""
     right = {history.baseline, *(e.position for e in history if e.right)}
     cleared = {setting for other in right for setting in _settings(history, other)}
-    mine, odds = _settings(history, position), 1.0
+    mine = _settings(history, position)
+    odds = 1.0
     for failed in dict.fromkeys(e.position for e in history if e.right is False):
         lossy = {one.knob for one in history.trade_offs(failed) if one.kind == "lossy"}
         causes = {

@@ -102,7 +102,9 @@ def bounds(fractions: tuple[float, ...], informations: tuple[float, ...]) -> tup
 
     They hold however the futility rule is used: it is ignored here, which can only lower the error.
     """
-    path, spent, found = _Path(), 0.0, []
+    path = _Path()
+    spent = 0.0
+    found = []
     for fraction, information in zip(fractions, informations, strict=True):
         allowed = ERROR_RATE * min(1.0, fraction) ** SPENDING - spent
         upper = path.reaching(allowed, information)
@@ -119,7 +121,8 @@ def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
     last = looks[count - 1]
     if last.sd == 0:
         return last.difference, (last.difference, last.difference)
-    tail, better = (1 - CONFIDENCE) / 2, ended is Outcome.BETTER
+    tail = (1 - CONFIDENCE) / 2
+    better = ended is Outcome.BETTER
     chances = (tail * LEAST_FOUND if better else tail, 0.5, 1 - tail)
     low, middle, high = (_solved(looks[:count], ended, chance) for chance in chances)
     # The bounds do not count on the futility rule and the interval does: it must not say more than
@@ -158,11 +161,14 @@ def _solved(looks: Sequence[Look], ended: Outcome, chance: float) -> float:
         return _at_least(looks, uppers, ended, truth) - chance
 
     step = 2 * last.sd / math.sqrt(last.information)
-    low, high = last.difference - step, last.difference + step
+    low = last.difference - step
+    high = last.difference + step
     while off(low) > 0:
-        low, step = low - step, 2 * step
+        low = low - step
+        step = 2 * step
     while off(high) < 0:
-        high, step = high + step, 2 * step
+        high = high + step
+        step = 2 * step
     return float(brentq(off, low, high, xtol=1e-7))
 
 
@@ -171,7 +177,10 @@ def _at_least(
 ) -> float:
     """Return the probability of an outcome at least as good as the observed one, at this true
     difference."""
-    last, path, above, below = looks[-1], _Path(), 0.0, 0.0
+    last = looks[-1]
+    path = _Path()
+    above = 0.0
+    below = 0.0
     for look, upper in zip(looks[:-1], uppers, strict=False):
         shift = truth * math.sqrt(look.information) / last.sd
         high = _shifted(upper, shift, look.degrees)
@@ -227,7 +236,8 @@ class _Path:
     def onward(self, low: float, high: float, information: float) -> _Path:
         """Return the paths that crossed neither bound."""
         keep, sd = self._step(information)
-        low, high = max(low, -_REACH), min(high, _REACH)
+        low = max(low, -_REACH)
+        high = min(high, _REACH)
         if low >= high:
             return _Path(np.zeros(1), np.zeros(1), information)
         nodes, weights = _nodes(16 * (1 + min(15, int((high - low) / (8 * sd)))))

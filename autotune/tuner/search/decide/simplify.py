@@ -83,7 +83,8 @@ def drop_unproven(history: History, winner: int) -> int:
     A shorter command stands for it that is better than the baseline by itself, with a 95 %
     interval, where there is any to compare with.
     """
-    candidates, current = history.candidates, winner
+    candidates = history.candidates
+    current = winner
     if candidates.as_they_are:
         return winner
     while True:
@@ -228,7 +229,8 @@ def ablations(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]
         if alone is not None and knob not in alone:
             continue  # The engine has decided so.
         if alone is not None and (found := alone[knob].fingerprint) in candidates:
-            position, back = candidates.position(found), frozenset({knob})
+            position = candidates.position(found)
+            back = frozenset({knob})
         else:
             position = min(
                 (len(back), position) for position, back in between.items() if knob in back

@@ -157,7 +157,8 @@ def _over_baseline(history: History, position: int) -> Gain:
     both = [
         history.node_scores(p, *history.deciding_roles(p)) for p in (position, history.baseline)
     ]
-    (gain, information), spread = contrast(*both), history.spread
+    (gain, information) = contrast(*both)
+    spread = history.spread
     if not information:
         return Gain(gain, None)
     return Gain(gain, estimate((Look(1.0, information, gain, spread.sd, spread.degrees),))[1])

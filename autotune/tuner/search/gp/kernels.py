@@ -118,10 +118,8 @@ def squared_distances(choices: Sequence[Scalar]) -> Floats:
     there = np.array([value is not None for value in choices])
     if present and all(is_size(v) for v in present):
         points = _sizes(present)
-        between, from_middle = (
-            (points[:, None] - points[None, :]) ** 2,
-            (points - points.mean()) ** 2,
-        )
+        between = (points[:, None] - points[None, :]) ** 2
+        from_middle = (points - points.mean()) ** 2
     else:
         # Names are the corners of a simplex with edges of 1: written down at once, a table may have
         # thousands.
@@ -239,7 +237,8 @@ class Kernels:
     """
 
     def __init__(self, encoding: Encoding, priors: Sequence[Prior] = ()) -> None:
-        self.encoding, count = encoding, len(encoding)
+        self.encoding = encoding
+        count = len(encoding)
         for prior in priors:
             if prior.mean.shape != (count,):
                 raise ValueError(

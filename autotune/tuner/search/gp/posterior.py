@@ -58,7 +58,8 @@ _PHYSICS = (0.0, 0.5)
 """Factor on the stated spreads of the physics' figures."""
 _TRUST = (0.9, 0.3)
 """Centre and spread of a prior's weight."""
-_LEAST_TRUST, _MOST_TRUST = 0.1, 1.4
+_LEAST_TRUST = 0.1
+_MOST_TRUST = 1.4
 _LEAST_SHARE = 0.02
 """An alternative less likely than this is left out of the average."""
 
@@ -133,9 +134,11 @@ class HyperPrior:
         scale = np.where(
             believed, _log_normal(z[:, 0], _BELIEVED_SCALE), _log_normal(z[:, 0], _SCALE)
         )
-        alone, together = z[:, 5 : 5 + d], z[:, 5 + d :]
+        alone = z[:, 5 : 5 + d]
+        together = z[:, 5 + d :]
         together = math.sqrt(1 - _ALIKE**2) * together - _ALIKE * alone
-        effects, lengths = _log_normal(alone, _EFFECT), _log_normal(together, _LENGTH)
+        effects = _log_normal(alone, _EFFECT)
+        lengths = _log_normal(together, _LENGTH)
         if self.engine is not None:
             effects[:, self.engine] = _log_normal(alone[:, self.engine], _ENGINE)
             lengths[:, self.engine] = _log_normal(together[:, self.engine], _ENGINE_LENGTH)
@@ -189,7 +192,8 @@ def sample(
     share[-1] = max(share[-1], prior.odds[-1])
     share = np.where(share < _LEAST_SHARE, 0.0, share)
     share /= share.sum()
-    kept, weights = [], []
+    kept = []
+    weights = []
     for which in np.flatnonzero(share):
         sets = max(2, round(effort.kept * share[which]))
         kept.append(
@@ -215,7 +219,9 @@ def _tempered(
     evidence."""
     count = alternative[-1] + 1
     particles = len(z) // count
-    level, heat, evidence = log_likelihood(z, alternative), np.zeros(count), np.zeros(count)
+    level = log_likelihood(z, alternative)
+    heat = np.zeros(count)
+    evidence = np.zeros(count)
     while heat.min() < 1:
         chosen = []
         for which in range(count):
@@ -228,7 +234,8 @@ def _tempered(
             points = (np.arange(particles) + generator.random()) / particles
             chosen.append(own.start + np.searchsorted(np.cumsum(odds / odds.sum())[:-1], points))
         rows = np.concatenate(chosen)
-        z, level = z[rows], level[rows]
+        z = z[rows]
+        level = level[rows]
         for _ in range(moves):
             z, level = _moved(z, level, alternative, heat[alternative], log_likelihood, generator)
     return z, evidence
@@ -257,16 +264,20 @@ def _moved(
     draw = dice.standard_normal(z.shape)
     threshold = heat * level + np.log(1.0 - dice.random(len(z)))
     angle = dice.random(len(z)) * 2 * math.pi
-    low, high = angle - 2 * math.pi, angle.copy()
-    new, new_level = z.copy(), level.copy()
+    low = angle - 2 * math.pi
+    high = angle.copy()
+    new = z.copy()
+    new_level = level.copy()
     rows = np.arange(len(z))
     while len(rows):
         other = z[rows] * np.cos(angle[rows, None]) + draw[rows] * np.sin(angle[rows, None])
         found = log_likelihood(other, alternative[rows])
         accepted: Bools = heat[rows] * found > threshold[rows]
-        new[rows[accepted]], new_level[rows[accepted]] = other[accepted], found[accepted]
+        new[rows[accepted]] = other[accepted]
+        new_level[rows[accepted]] = found[accepted]
         rows = rows[~accepted & (high[rows] - low[rows] > 1e-9)]
-        low, high = np.where(angle < 0, angle, low), np.where(angle < 0, high, angle)
+        low = np.where(angle < 0, angle, low)
+        high = np.where(angle < 0, high, angle)
         angle = low + dice.random(len(z)) * (high - low)
     return new, new_level
 
@@ -350,7 +361,8 @@ class Posterior:
         self._extra_covariance = extra_covariance
         self._means = kernels.means_after(self._positions)
         chosen = _informative(self._y)
-        rows, y = self._positions[chosen], self._y[chosen]
+        rows = self._positions[chosen]
+        y = self._y[chosen]
         tables = self._tables(rows, rows)
 
         def log_likelihood(hyper: Hyperparameters) -> Floats:
@@ -416,11 +428,9 @@ class Posterior:
         other._hyper = Hyperparameters(
             *(getattr(self._hyper, one.name)[chosen] for one in fields(Hyperparameters))
         )
-        other._offset, other._alpha, other._chol = (
-            self._offset[chosen],
-            self._alpha[chosen],
-            self._chol[chosen],
-        )
+        other._offset = self._offset[chosen]
+        other._alpha = self._alpha[chosen]
+        other._chol = self._chol[chosen]
         return other
 
     def without_priors(self) -> Posterior:
@@ -432,7 +442,9 @@ class Posterior:
     def additive_mean(self) -> Floats:
         """Return every candidate's mean without interactions, shape ``(candidates,)``: cheap for
         many candidates."""
-        kernels, h, total = self._kernels, self._hyper, np.zeros(len(self._kernels.encoding))
+        kernels = self._kernels
+        h = self._hyper
+        total = np.zeros(len(self._kernels.encoding))
         for i, weight in enumerate(self.weights):
             which = h.alternative[i]
             part = kernels.summed_effects(h.effects[i] ** 2, self._positions, self._alpha[i])
@@ -474,7 +486,8 @@ class Posterior:
 
     def _own_variance(self, rows: Ints) -> Floats:
         """Return the prior variance, shape ``(sets, rows)``."""
-        h, kernels = self._hyper, self._kernels
+        h = self._hyper
+        kernels = self._kernels
         own = (h.interaction**2 + (h.effects**2).sum(axis=1))[:, None]
         physics = h.physics[:, None] ** 2 * kernels.physics_variance[h.alternative][:, rows]
         return floats(own + physics + _INTERCEPT_SD**2)

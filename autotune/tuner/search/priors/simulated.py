@@ -84,7 +84,8 @@ class Draws:
 
     def figures(self) -> tuple[UnsureFigure, ...]:
         """Return each engine's figures, and the additions of the draws to their logarithms."""
-        physics, found = packaged_physics(), []
+        physics = packaged_physics()
+        found = []
         for owner, groups in self.engines.items():
             own = list(factors_of(physics, groups))
             for name, value in composed(physics, self.calibration, groups).items():
@@ -133,17 +134,16 @@ def physical(prepared: Prepared) -> list[Prior]:
 def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
     """Return a candidate with all its engine's knobs; None for a replayed row with values unknown
     to the card."""
-    spec, configuration = prepared.spec, candidate.configuration
+    spec = prepared.spec
+    configuration = candidate.configuration
     if not prepared.backend.recorded:
         return candidate
     try:
         kind = engine(configuration.engine, prepared.library)
     except BadInput:
         return None
-    row, version = (
-        kind.card.in_own_words(configuration.knobs),
-        kind.known_version(candidate.engine_version),
-    )
+    row = kind.card.in_own_words(configuration.knobs)
+    version = kind.known_version(candidate.engine_version)
     row.pop(VERSION, None)
     if not row or any(
         name not in kind.card.knobs or kind.card.knobs[name].refuses(row[name]) for name in row
@@ -246,10 +246,8 @@ def _means(
 ) -> Floats:
     """Return the logarithm of the objective, more is better, shape ``(setups,)``; NaN without a
     prediction."""
-    metric, mean = (
-        METRICS[spec.objective].predicted_as or spec.objective,
-        np.zeros(len(predicted[0])),
-    )
+    metric = METRICS[spec.objective].predicted_as or spec.objective
+    mean = np.zeros(len(predicted[0]))
     for column, (_, share) in zip(predicted, loads, strict=True):
         values = (
             _value(spec, metric, one, setup) for one, setup in zip(column, setups, strict=True)

@@ -119,10 +119,8 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     ]
     encoding = Encoding(CandidateSet(items, 0))
     launched = [(positions[row], one.score) for row, one in zip(rows, source.lessons, strict=True)]
-    ran, broken = (
-        [p for p, score in launched if score is not None],
-        [p for p, score in launched if score is None],
-    )
+    ran = [p for p, score in launched if score is not None]
+    broken = [p for p, score in launched if score is None]
     with one_thread():
         scores = np.array([score for _, score in launched if score is not None])
         mean = Posterior(Kernels(encoding), ran, scores - scores.mean()).mean()
@@ -133,7 +131,8 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     )
     if not known.any():
         return None
-    mean, odds = np.where(known, mean[own], np.nan), np.where(known, odds[own], 1)
+    mean = np.where(known, mean[own], np.nan)
+    odds = np.where(known, odds[own], 1)
     return Prior(source.name, mean, odds if broken else None)
 
 
@@ -165,12 +164,14 @@ def _read(path: Path, spec: StudySpec) -> Source:
             Lesson(row.configuration, _score(spec, row.metrics) if row.failure is None else None)
             for row in table
         ]
-        name, nothing = f"table {path.name}", f"no row of it has {spec.objective}"
+        name = f"table {path.name}"
+        nothing = f"no row of it has {spec.objective}"
     else:
         file = path / RESULTS if path.is_dir() else path
         launches = _launches(file)
         found = [lesson for launch in launches for lesson in _lesson(launch, spec)]
-        name, nothing = f"study {file.absolute().parent.name}", _nothing(launches, spec)
+        name = f"study {file.absolute().parent.name}"
+        nothing = _nothing(launches, spec)
     if not any(lesson.score is not None for lesson in found):
         raise BadInput(f"--from {path}: {nothing}")
     return Source(name, tuple(found))
@@ -203,7 +204,8 @@ def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
 def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
     """Return the lesson of a launch; nothing if the measurement, the machine or the metric
     failed."""
-    configuration, result = launch.trial.configuration, launch.result
+    configuration = launch.trial.configuration
+    result = launch.result
     if result.state is State.FAILED:
         blamed = result.failure is None or result.failure.blames_the_configuration
         return [Lesson(configuration, None)] if blamed else []
