@@ -50,19 +50,20 @@ class _Reader:
     """One pass over a text; methods start after the opening bracket."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at, self._depth = text, 0, 0
+        self._rest = text
+        self._depth = 0
 
     def fields(self, closer: str) -> dict[str, Any]:
         """Read ``name=value`` pairs up to a closing bracket, or the end."""
         fields: dict[str, Any] = {}
         while not self._ends(closer) and (name := self._take(_NAME)):
-            if self._text[self._at : self._at + 1] in ("", " ", ",", closer):
+            if self._rest[:1] in ("", " ", ",", closer):
                 fields[name[1]] = ""
                 continue
             try:
                 fields[name[1]] = self._value()
             except _UNREADABLE:
-                self._at = len(self._text)  # what follows might belong elsewhere than it seems
+                self._rest = ""  # Because the rest might belong elsewhere than it seems
         self.past(closer)
         return fields
 
@@ -75,11 +76,10 @@ class _Reader:
                 self._take(_GAP)
                 if not self.past(":"):
                     raise ValueError("no value")
-                entries[key if isinstance(key, str | int | float | bool | None) else str(key)] = (
-                    self._value()
-                )
+                plain = isinstance(key, str | int | float | bool | None)
+                entries[key if plain else str(key)] = self._value()
             except _UNREADABLE:
-                self._at = len(self._text)
+                self._rest = ""
         self.past("}")
         return entries
 
@@ -112,7 +112,7 @@ class _Reader:
     def _object(self) -> Any:
         """Read the fields of an object; without names (``PosixPath('/x')``) its only content, or
         all of it."""
-        if self._ends(")") or _NAME.match(self._text, self._at):
+        if self._ends(")") or _NAME.match(self._rest):
             return self.fields(")")
         items = self._items(")")
         return items[0] if len(items) == 1 else items
@@ -122,9 +122,9 @@ class _Reader:
         part of it."""
         match = self._take(_WORD)
         word = match[0].removesuffix(":") if match else ""
-        if match is None or not word:
+        if not match or not word:
             raise ValueError("nothing that is known")
-        self._at = match.start() + len(word)
+        self._rest = match[0].removeprefix(word) + self._rest
         try:
             value = ast.literal_eval(word)
         except _UNREADABLE:
@@ -132,19 +132,20 @@ class _Reader:
         return value if isinstance(value, bool | int | float | None) else word
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        match = pattern.match(self._text, self._at)
-        self._at = match.end() if match else self._at
+        match = pattern.match(self._rest)
+        if match:
+            self._rest = self._rest[match.end() :]
         return match
 
     def _ends(self, closer: str) -> bool:
         """Skip a gap; return whether a bracket, or the end, follows."""
         self._take(_GAP)
-        return self._text[self._at : self._at + 1] in ("", closer)
+        return self._rest[:1] in ("", closer)
 
     def past(self, sign: str) -> bool:
         """Skip a sign; return False if it is not at this position."""
-        here = self._text.startswith(sign, self._at)
-        self._at += len(sign) if here else 0
+        here = self._rest.startswith(sign)
+        self._rest = self._rest.removeprefix(sign)
         return here
 
 
@@ -177,7 +178,7 @@ def parse_reported(
                 reported[name] = _as_spelt(value, asked.knobs[name])
         made = effective(engine.card, asked.with_knobs(**reported), context)
     except _MALFORMED:
-        # What it reports makes no configuration, e.g. a text where a size should be.
+        # A report may make no configuration, e.g. with a text where a size should be.
         return {}, asked
     spelt = {name: _as_spelt(value, asked.knobs[name]) for name, value in made.knobs.items()}
     return reported, Configuration(asked.engine, spelt)
@@ -235,8 +236,7 @@ def _note(
     try:
         left = default_of(knob, context.scope(got.knobs), context.version)
     except _MALFORMED:
-        # What the engine reported of other knobs is nothing that this one's default can be judged
-        # by.
+        # This default depends on knobs that the engine changed.
         return f"{ran}, but {_code(name, wanted)} was requested"
     setting = engine.setting(name, asked, context, command)
     if not setting and wanted in _LEFT:
