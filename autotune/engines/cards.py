@@ -441,23 +441,23 @@ class HardwareCard(Entry):
 
     @model_validator(mode="after")
     def _shares(self) -> HardwareCard:
-        given = self.achieved_flops
+        shares = self.achieved_flops
         if not all(
-            0 < share <= 1 for share in (given.values() if isinstance(given, dict) else [given])
+            0 < share <= 1 for share in (shares.values() if isinstance(shares, dict) else [shares])
         ):
             raise ValueError("achieved_flops must be above 0 and at most 1")
-        if isinstance(given, dict) and "bf16" not in given:
+        if isinstance(shares, dict) and "bf16" not in shares:
             raise ValueError("achieved_flops needs bf16")
         return self
 
     def reached_flops(self, kind: MatrixType) -> float:
         """Return the FLOP/s of one GPU in large matrix products of a type."""
-        given = self.achieved_flops
+        shares = self.achieved_flops
         native = kind == "bf16" or self.tflops(kind) > self.bf16_tflops
         share = (
-            given.get(kind if native else "bf16", given["bf16"])
-            if isinstance(given, dict)
-            else given
+            shares.get(kind if native else "bf16", shares["bf16"])
+            if isinstance(shares, dict)
+            else shares
         )
         return self.tflops(kind) * 1e12 * share
 

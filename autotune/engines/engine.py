@@ -109,7 +109,7 @@ class OptionTable:
         options = list(self.options)
         for table in others:
             known = {flag for option in options for flag in option.flags}
-            # In front, so that of one name this table's default counts.
+            # Others stand in front, so that this table's default of a name counts.
             options = [
                 *(option for option in table.options if known.isdisjoint(option.flags)),
                 *options,
@@ -370,8 +370,8 @@ class Engine:
             if Version(v).release[: len(wanted.release)] == wanted.release
         ]
         same = [v for v in begun if Version(v).release == wanted.release]
-        found = [v for v in same if Version(v) == wanted] or same or begun
-        return found[-1] if found else None
+        matches = [v for v in same if Version(v) == wanted] or same or begun
+        return matches[-1] if matches else None
 
     def borrowing(self, version: str, words: Words = ()) -> str | None:
         """Warn that a version uses another version's options, and name options missing in all
@@ -730,7 +730,7 @@ def _refusal(
             additions = engine.always(scope, context)
         else:
             additions = engine.knob_additions(knob, scope, context.version)
-        # What another version's parser refuses this one may take: that is found out at launch.
+        # A version without a table may take an option that another one refuses: a launch will show.
         if table.borrowed or not any(addition.args or addition.config for addition in additions):
             return None
         command = engine.command_with(additions, scope, context)

@@ -190,7 +190,7 @@ class _Walk:
         knob = self.card.knobs[name]
         conditions = [entry.when for entry in knob.search if isinstance(entry, Values)]
         if len(conditions) == len(knob.search):
-            # Where no case holds, the default is tried.
+            # The default is tried if no case holds.
             conditions += [case.when for case in knob.cases]
         if any(names(text) & set(self.order) for text in conditions):
             return None

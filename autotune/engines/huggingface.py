@@ -215,7 +215,7 @@ def precision(
     }
     parts = {
         "attention_weight_bytes": checkpoint.mean_bytes(layers, projections),
-        # Of shared experts where there are layers with experts, else of the dense layers.
+        # The shared experts, or without experts the dense layers.
         "dense_weight_bytes": checkpoint.mean_bytes(large, {_SHARED if of_experts else _DENSE: 1}),
     }
     if mtp:

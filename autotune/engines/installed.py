@@ -233,7 +233,7 @@ def _version(card: EngineCard, program: Words, python: Path | None) -> str | Non
     version = told_version(_output_of(asked, METADATA_S)) if python else None
     if version or _is_module(program):
         return version
-    # What no Python interpreter runs prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
+    # A program without a Python interpreter prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
     names = sorted(
         {card.engine, card.title, Path(program[0]).name, card.program[0], *distributions}
     )
@@ -275,7 +275,7 @@ def _interpreter(script: Path) -> Path | None:
         return None
     words = lines[0][2:].split()
     if words and Path(words[0]).name == "sh" and len(lines) > 1 and lines[1].startswith("'''exec'"):
-        # How pip writes an interpreter's path that is too long for a first line, or has a space.
+        # Because pip writes a path like this if it is too long for a first line, or has a space.
         quoted = re.match(r"'''exec' (?:\"([^\"]+)\"|(\S+))", lines[1])
         words = [quoted[1] or quoted[2]] if quoted else []
     elif words and Path(words[0]).name == "env":
@@ -581,14 +581,14 @@ def from_here(command: Command, kind: Engine) -> Command:
     typed, program = command.argv[: len(command.argv) - len(arguments)], kind.program
     if typed[1:] == program[1:]:
         return replace(command, argv=(*program, *arguments))
-    # As it was typed: by its script, or as a module of its Python.
+    # Keep the typed way of starting it: by its script, or as a module of its Python.
     is_module, was_module = (words[1:2] == ("-m",) for words in (typed, program))
     if is_module is was_module and (is_module or Path(program[0]).name == typed[0]):
         return replace(command, argv=(program[0], *typed[1:], *arguments))
     beside = Path(shutil.which(program[0]) or program[0]).with_name(
         "python3" if is_module else typed[0]
     )
-    # Where there is none the usual way takes the same arguments.
+    # Without that program the usual way takes the same arguments.
     words = (str(beside), *typed[1:]) if os.access(beside, os.X_OK) else program
     return replace(command, argv=(*words, *arguments))
 

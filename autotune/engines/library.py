@@ -221,9 +221,9 @@ def line_of(path: Path, location: Sequence[str | int]) -> int | None:
     for part in location:
         if isinstance(node, yaml.MappingNode):
             # Pydantic's locations also hold names of union members, which are no keys: skip them.
-            found = next(((k, v) for k, v in node.value if k.value == str(part)), None)
-            if found:
-                line, node = found[0].start_mark.line, found[1]
+            entry = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if entry:
+                line, node = entry[0].start_mark.line, entry[1]
         elif (
             isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
         ):
@@ -299,9 +299,9 @@ class Library:
         """Yield the files of a kind: an overlay's hide packaged ones of that name; single files
         come last."""
         seen: set[str] = set()
-        found = [document for root in self.roots for document in documents(root, kind)]
+        named = [document for root in self.roots for document in documents(root, kind)]
         installed = engine_cards() if kind == "engines" else ()
-        for name, path in [*found, *((path.stem, path) for path in installed)]:
+        for name, path in [*named, *((path.stem, path) for path in installed)]:
             if name not in seen:
                 seen.add(name)
                 yield path

@@ -214,20 +214,20 @@ def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
     """List this machine's GPUs, NVIDIA's before AMD's."""
     # NVML cannot be asked of a machine that is laid out in a folder. Both list in the order of the
     # PCI bus.
-    found = _from_nvml() if root == ROOT else None
-    if found is None:
+    listed = _from_nvml() if root == ROOT else None
+    if listed is None:
         # The driver's files hold names alone.
         models = [
             model.strip()
             for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
             for model in re.findall(r"^Model:(.*)", text(path), re.MULTILINE)
         ]
-        found = [Gpu(index, name, "nvidia") for index, name in enumerate(models)]
+        listed = [Gpu(index, name, "nvidia") for index, name in enumerate(models)]
     for index, card in enumerate(_amd_cards(root)):
         total = number(card / "mem_info_vram_total") or 0
         used = number(card / "mem_info_vram_used") if total else 0
-        found.append(Gpu(index, _amd_name(card), "amd", total, used or 0, _amd_pids(root, card)))
-    return tuple(found)
+        listed.append(Gpu(index, _amd_name(card), "amd", total, used or 0, _amd_pids(root, card)))
+    return tuple(listed)
 
 
 def has(hardware: str, count: int, root: Path = ROOT) -> bool:
@@ -410,11 +410,11 @@ def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCar
     processor as one device. Of GPUs of several kinds only those of the most frequent kind count.
     Raises `BadInput` when a GPU's memory cannot be read.
     """
-    found = gpus(root)
-    if not found:
+    listed = gpus(root)
+    if not listed:
         return _without_gpu(cpu(root), memory_bytes(root))
-    name, _ = Counter(gpu.name for gpu in found).most_common(1)[0]
-    alike = [gpu for gpu in found if gpu.name == name]
+    name, _ = Counter(gpu.name for gpu in listed).most_common(1)[0]
+    alike = [gpu for gpu in listed if gpu.name == name]
     cards = [card for card in (library or Library()).hardware.values() if is_kind(name, card.name)]
     if not cards:
         return _unknown(alike)

@@ -133,7 +133,7 @@ def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tup
     """
     found, flags = [], kind.table(parsed.version).flags
     for setting in settings(kind, parsed):
-        # Where some values are modelled, no knob makes another one modelled.
+        # No knob makes a value modelled if the card names others that are.
         limited = any(
             one.values and one.has(setting.name, one.values[0]) for one in kind.card.simulated
         )

@@ -93,8 +93,8 @@ def promises_of(
 def admitted(configuration: Configuration, context: Context) -> int:
     """Return the tokens of the longest request that a configuration's options admit, independent of
     its memory."""
-    given = configuration.knobs.get("context_length")
-    return given if isinstance(given, int) else context.model.architecture.context_limit
+    length = configuration.knobs.get("context_length")
+    return length if isinstance(length, int) else context.model.architecture.context_limit
 
 
 NOTICED = {
@@ -156,12 +156,13 @@ def given_up_by(
 ) -> dict[int, tuple[GivenUp, ...]]:
     """Return the trade-offs (`marks`, by engine) of configurations, by position; the baseline has
     none."""
-    found = dict[int, tuple[GivenUp, ...]]()
+    by_position = dict[int, tuple[GivenUp, ...]]()
     for position, one in enumerate(configurations):
         if one is not baseline and one.engine in marks:
-            given = marks[one.engine](one) + promised.broken_by(one, longest_of(one))
-            found |= {position: given} if given else {}
-    return found
+            trade_offs = marks[one.engine](one) + promised.broken_by(one, longest_of(one))
+            if trade_offs:
+                by_position[position] = trade_offs
+    return by_position
 
 
 def _names(knob: Knob) -> set[str]:

@@ -113,16 +113,16 @@ class _Translation:
             name = self._engine.spelled(spelling)
             kept = not name.startswith("--") or name in self._flags
             target = None if kept else self._target(name, is_flag=True)
-            given = next(rest, None) if target and not equals else value
-            if not target or given is None:
+            text = next(rest, None) if target and not equals else value
+            if not target or text is None:
                 out.append(word)
                 continue
             self._note(spelling, target.name)
-            given = target.values.get(given, given)
+            text = target.values.get(text, text)
             if not target.is_flag:
-                env.setdefault(target.name, given)
+                env.setdefault(target.name, text)
             else:
-                out += [f"{target.name}={given}"] if equals else [target.name, given]
+                out += [f"{target.name}={text}"] if equals else [target.name, text]
         return out
 
     def _note(self, given: str, target: str) -> None:
@@ -264,8 +264,7 @@ class _Before:
             if knob in again
             for one in kind.knob_additions(knob, scope, self._new.version)
         ]
-        # What a version adds to every command is not the user's: a value that the other one refuses
-        # is left out.
+        # Leave out additions to every command that the other version refuses: they are not the user's.
         raw = self._old.scope(self._raw)
         for always in kind.always(raw, self._old):
             words = filled_args([always], raw)
