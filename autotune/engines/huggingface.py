@@ -75,13 +75,13 @@ class ConfigJson:
 
     def items(self, key: str) -> list[Any]:
         """Return a list; empty for another value."""
-        value = self.keys.get(key)
+        value = self.get(key)
         return value if isinstance(value, list) else []
 
     def number(self, *keys: str, default: int = 0) -> int:
         """Return the first value of some keys other than null and 0."""
         for key in keys:
-            value = self.keys.get(key)
+            value = self.get(key)
             if value is None or value is False:
                 continue
             # Products of a few such numbers are within a float's range.
@@ -207,8 +207,8 @@ def precision(
     checkpoint = _checkpoint(config)
     layers = range(len(with_experts))
     of_experts = [layer for layer in layers if with_experts[layer]]
-    dense = [layer for layer in layers if not with_experts[layer]]
-    large, names = (of_experts, _EXPERT) if of_experts else (dense, _DENSE)
+    large = of_experts or layers
+    names = _EXPERT if of_experts else _DENSE
     main = checkpoint.mean_bytes(large, {names: 1})
     projections: dict[tuple[str, ...], int] = {
         (f"self_attn.{name}",): elements for name, elements in attention.items()
@@ -246,11 +246,11 @@ def _checkpoint(config: ConfigJson) -> _Checkpoint:
         config.refuse(f"{wrong} is {quantization[wrong]!r}; a list of modules' names is needed")
     ignored = [str(name) for names in lists.values() for name in names]
     method = str(quantization.get("quant_method") or "modelopt")
-    return _Checkpoint(_schemes(config, quantization), _pattern(config, ignored), plain, method)
+    schemes = _schemes(config, quantization, method.replace("_", "-"))
+    return _Checkpoint(schemes, _pattern(config, ignored), plain, method)
 
 
-def _schemes(config: ConfigJson, q: JsonObject) -> list[Scheme]:
-    method = str(q.get("quant_method") or "modelopt").replace("_", "-")
+def _schemes(config: ConfigJson, q: JsonObject, method: str) -> list[Scheme]:
     if method == "compressed-tensors" or isinstance(q.get("config_groups"), Mapping):
         return [_group(config, group) for group in (q.get("config_groups") or {}).values()]
     if method.startswith("modelopt"):
@@ -267,7 +267,7 @@ def _schemes(config: ConfigJson, q: JsonObject) -> list[Scheme]:
                 f"quantization_config: bits is {bits!r} and group_size {size!r}; "
                 "whole numbers are needed"
             )
-        return [Scheme(_bytes(bits, size, 16 + bits) if size > 0 else bits / 8, "bf16")]
+        return [Scheme(_bytes(bits, size, 16 + bits), "bf16")]
     if method == "bitsandbytes":
         return [Scheme(0.5 if q.get("load_in_4bit") else 1.0, "bf16")]
     return [_named(config, method, q)]
@@ -296,8 +296,12 @@ def _block(config: ConfigJson, shape: Any) -> int:
     return rows
 
 
-def _bytes(bits: float, group: int, scale_bits: float) -> float:
-    return (bits + scale_bits / group) / 8
+def _bytes(bits: float, group: object, scale_bits: float) -> float:
+    """Return the bytes of a weight, with its share of the scale of a group; without groups the
+    scales do not count."""
+    if isinstance(group, int) and group > 0:
+        bits += scale_bits / group
+    return bits / 8
 
 
 def _group(config: ConfigJson, group: JsonObject) -> Scheme:
@@ -310,21 +314,15 @@ def _group(config: ConfigJson, group: JsonObject) -> Scheme:
             "a whole number is needed"
         )
     # Scales of 8 bits with 4-bit floats (MXFP4 in groups of 32, NVFP4 of 16), else of 16.
-    floating = weights.get("type") == "float"
-    scaled = (
-        _bytes(bits, size, 8 if floating else 16)
-        if isinstance(size, int) and size > 0
-        else bits / 8
-    )
+    scaled = _bytes(bits, size, 8 if weights.get("type") == "float" else 16)
     activations = (group.get("input_activations") or {}).get("num_bits") or 16
     kind: MatrixType = (
         "bf16" if activations >= 16 else "fp4" if max(bits, activations) <= 4 else "fp8"
     )
     block = _block(config, weights.get("block_structure"))
     everything = not {"Linear", "FusedMoE"}.isdisjoint(targets)
-    return Scheme(
-        scaled, kind, block, None if everything else _pattern(config, [str(t) for t in targets])
-    )
+    pattern = None if everything else _pattern(config, list(map(str, targets)))
+    return Scheme(scaled, kind, block, pattern)
 
 
 def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:
@@ -335,9 +333,8 @@ def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:
     by_algorithm: dict[str, list[str]] = {}
     for module, how in layers.items():
         by_algorithm.setdefault(str(how.get("quant_algo")), []).append(module)
-    named = {name: _named(config, f"modelopt {name}", q) for name in by_algorithm}
     return [
-        replace(named[name], targets=_pattern(config, modules))
+        replace(_named(config, f"modelopt {name}", q), targets=_pattern(config, modules))
         for name, modules in by_algorithm.items()
     ]
 
@@ -382,8 +379,6 @@ def model_from_file(path: Path) -> ModelCard:
 
 
 def _refuse_others(config: ConfigJson) -> None:
-    if config.get("is_encoder_decoder"):
-        config.refuse(f"is_encoder_decoder: an encoder with a decoder {_MEASURE}")
     for key, meaning in _facts().other_architectures.items():
         if config.get(key):
             config.refuse(f"{key}: {meaning} {_MEASURE}")
