@@ -28,14 +28,17 @@ _ACTIONS = {
     "DeprecatedAction": "retired",  # SGLang's; refuses the option with a message
 }
 _TYPES = {
-    **{"int": "int", "float": "float", "bool": "bool", "loads": "json"},
-    **{"human_readable_int": "human_int", "human_readable_int_or_auto": "human_int"},
-    **{
-        "integer": "int",
-        "integer range": "int",
-        "float range": "float",
-        "boolean": "bool",
-    },  # click's
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "loads": "json",
+    "human_readable_int": "human_int",
+    "human_readable_int_or_auto": "human_int",
+    # Names of click's types
+    "integer": "int",
+    "integer range": "int",
+    "float range": "float",
+    "boolean": "bool",
 }
 
 

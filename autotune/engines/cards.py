@@ -156,20 +156,20 @@ def layer_weights(a: Architecture) -> LayerWeights:
     if a.kv_lora_rank:
         up = a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
         query = (a.q_lora_rank or h) * a.heads * a.head_dim
-        sharded, kv = query + up + a.heads * a.v_head_dim * h, 0
+        sharded = query + up + a.heads * a.v_head_dim * h
+        kv = 0
         replicated = float(h * a.q_lora_rank + h * (a.kv_lora_rank + a.qk_rope_head_dim))
     else:
-        sharded, kv, replicated = (
-            (2 + a.gated_attention) * h * a.head_dim * a.heads,
-            2 * h * a.head_dim * a.kv_heads,
-            0.0,
-        )
+        sharded = (2 + a.gated_attention) * h * a.head_dim * a.heads
+        kv = 2 * h * a.head_dim * a.kv_heads
+        replicated = 0.0
         if a.linear_layers:
             # Queries and keys, values, their gate and the output; two figures per head beside them.
             heads = 2 * a.linear_key_heads + 3 * a.linear_value_heads
             linear = h * (heads * a.linear_head_dim + 2 * a.linear_value_heads)
             share = a.linear_layers / a.layers
-            sharded, kv = round((1 - share) * sharded + share * linear), round((1 - share) * kv)
+            sharded = round((1 - share) * sharded + share * linear)
+            kv = round((1 - share) * kv)
     if a.indexer:
         indexer = (a.q_lora_rank or h) * a.indexer.heads * a.indexer.head_dim
         indexer += h * (a.indexer.head_dim + a.indexer.heads)
@@ -261,17 +261,17 @@ def weight_bytes_per_gpu(
 
     Embedding and output head are bf16 and cut by the vocabulary.
     """
-    experts = a.experts * layer_weights(a).expert * expert_layers(a) / stage_gpus
-    layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts * a.weight_bytes
-    vocabulary = vocabulary_elements(a) * BF16 / tensor_parallel
-    if not mtp:
-        return (layers + vocabulary) / pipeline
-    # One more layer (with experts), and the projection of two hidden states to one.
     w = layer_weights(a)
+    experts = a.experts * w.expert * expert_layers(a) / stage_gpus
+    layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts * a.weight_bytes
+    weights = (layers + vocabulary_elements(a) * BF16 / tensor_parallel) / pipeline
+    if not mtp:
+        return weights
+    # One more layer (with experts), and the projection of two hidden states to one.
     feed_forward = (w.shared if a.experts else w.dense) / tensor_parallel
     feed_forward += a.experts * w.expert / stage_gpus
     elements = _attention(a, tensor_parallel) + feed_forward + 2 * a.hidden_size**2
-    return (layers + vocabulary) / pipeline + elements * (a.mtp_weight_bytes or a.weight_bytes)
+    return weights + elements * (a.mtp_weight_bytes or a.weight_bytes)
 
 
 def kv_bytes_per_token_layer(
@@ -288,18 +288,13 @@ def kv_bytes_per_token_layer(
         length: tokens of the sequence whose mean is asked for, where layers with a sliding window
             keep only their window; 0 = every layer keeps all tokens.
     """
+    value_bytes = 1.0 if kv_type == "fp8" else BF16
     if a.kv_lora_rank:
-        size = (a.kv_lora_rank + a.qk_rope_head_dim) * (1.0 if kv_type == "fp8" else BF16)
+        size = (a.kv_lora_rank + a.qk_rope_head_dim) * value_bytes
         if kv_type == "fp8_ds_mla":
             size = a.kv_lora_rank * (1 + 4 / 128) + a.qk_rope_head_dim * BF16
     else:
-        size = (
-            2
-            * a.kv_heads
-            * a.head_dim
-            * (1.0 if kv_type == "fp8" else BF16)
-            / min(tensor_parallel, a.kv_heads)
-        )
+        size = 2 * a.kv_heads * a.head_dim * value_bytes / min(tensor_parallel, a.kv_heads)
     if length > a.sliding_window > 0:
         size *= 1 - a.sliding_layers / a.layers * (1 - a.sliding_window / length)
     size *= 1 - a.linear_layers / a.layers

@@ -198,7 +198,7 @@ class OptionParser(argparse.ArgumentParser):
             elif option.action in {"store", "append"}:
                 choices = [choice for choice in option.choices if choice is not None] or None
                 keywords |= {"type": _TYPES[option.type], "choices": choices, "nargs": option.nargs}
-                if option.const is not None and option.nargs == "?":
+                if option.nargs == "?":
                     keywords["const"] = option.const
             self.add_argument(*option.flags, **keywords)
 
@@ -371,7 +371,7 @@ class Engine:
         ]
         same = [v for v in begun if Version(v).release == wanted.release]
         matches = [v for v in same if Version(v) == wanted] or same or begun
-        return matches[-1] if matches else None
+        return next(reversed(matches), None)
 
     def borrowing(self, version: str, words: Words = ()) -> str | None:
         """Warn that a version uses another version's options, and name options missing in all
@@ -644,10 +644,10 @@ class Engine:
     def forced_length(self, parsed: ParsedCommand, context: Context) -> float | None:
         """Return the tokens per step that a command forces; None without the switch, or for a
         malformed value."""
-        switch = self.switch(parsed.version)
-        with suppress(TypeError, ValueError):
-            number = float(evaluate(switch.read, self.scope(parsed, context)) if switch else 0)
-            return number + switch.counts_drafts if switch and number > 0 else None
+        if switch := self.switch(parsed.version):
+            with suppress(TypeError, ValueError):
+                number = float(evaluate(switch.read, self.scope(parsed, context)))
+                return number + switch.counts_drafts if number > 0 else None
         return None
 
     @staticmethod

@@ -7,6 +7,7 @@ does without (`Dispensable`). A setting of the environment that no engine claims
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -286,20 +287,16 @@ def _written(
     target: Engine, version: str, option: OwnOption, entry: Counterpart, twin: Counterpart
 ) -> list[str] | None:
     """Return an option's words for another engine; None where that has no such value."""
-    tries: list[list[str]] = [[]]
+    forms = [one.form for one in (entry, twin) if one.form]
+    spellings: list[list[str]] = []
     for value in option.values:
         shared = entry.values.get(value) if entry.values else value
-        forms = [one.form for one in (entry, twin) if one.form]
         if shared is None or not all(re.fullmatch(form, shared) for form in forms):
             return None
-        own = (
-            [name for name, means in twin.values.items() if means == shared]
-            if twin.values
-            else [shared]
-        )
-        tries = [[*values, name] for values in tries for name in own]
+        own = [name for name, means in twin.values.items() if means == shared]
+        spellings.append(own if twin.values else [shared])
     template = [twin.flags[0], "{value}"] if twin.args is None else twin.args
-    for values in tries:
+    for values in itertools.product(*spellings):
         words = [word for part in template for word in (values if part == "{value}" else [part])]
         if _accepted(target, version, words):
             return words

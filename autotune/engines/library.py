@@ -333,9 +333,11 @@ class Library:
     @cached_property
     def monotone_memory(self) -> frozenset[str]:
         """Return the knobs, of any engine, whose larger values never need less GPU memory."""
-        cards = self.engines.values()
         return frozenset(
-            name for card in cards for name, knob in card.knobs.items() if knob.monotone_memory
+            name
+            for card in self.engines.values()
+            for name, knob in card.knobs.items()
+            if knob.monotone_memory
         )
 
     @cached_property

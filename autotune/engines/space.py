@@ -78,11 +78,8 @@ class PassedThrough:
 NOTHING = PassedThrough()
 
 
-NO_OPTION = Kept()
-
-
 def passed_through(
-    kind: Engine, context: Context, text: str, pins: Knobs, kept: Kept = NO_OPTION
+    kind: Engine, context: Context, text: str, pins: Knobs, kept: Kept
 ) -> PassedThrough:
     """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or
     contradicts a pin.
