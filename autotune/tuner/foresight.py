@@ -16,7 +16,7 @@ from autotune.load.workloads import load_workload
 from autotune.node.prediction_intervals import intervals
 from autotune.node.resolve_command import resolve_command
 from autotune.tuner.backends import ValidatedEvaluator
-from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.backends.simulator import SimulatedEvaluator
 from autotune.tuner.prepare.candidates import Prepared
 from autotune.tuner.search import objective
 from autotune.tuner.search.priors import priors_of, sources_of
@@ -64,7 +64,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
         rungs=spec.rungs_of(trial.role),
         launch_index=0,
     )
-    simulated = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)
+    simulated = SimulatedEvaluator(spec.model_copy(update={"noise": 0.0}), prepared.library)
     try:
         result = ValidatedEvaluator(simulated, spec)(trial)
     except BadInput:

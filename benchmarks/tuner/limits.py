@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from autotune.load.metrics.formulas import Slo
-from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.backends.simulator import SimulatedEvaluator
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import Prepared, prepare
 from autotune.tuner.search.history import History
@@ -59,7 +59,7 @@ def _spec(
 
 def sampled(prepared: Prepared, spec: StudySpec, count: int) -> list[dict[str, Any]]:
     """The metrics of candidates without noise, of those that start."""
-    evaluate = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)
+    evaluate = SimulatedEvaluator(spec.model_copy(update={"noise": 0.0}), prepared.library)
     items = prepared.candidates.items
     drawn = (
         np.random.default_rng(0).choice(len(items), min(count, len(items)), replace=False).tolist()
@@ -96,7 +96,11 @@ def limits_of(rows: list[dict[str, Any]]) -> list[tuple[str, dict[str, float]]]:
 
 def play(prepared: Prepared, spec: StudySpec) -> dict[str, Any]:
     """One study until a launch keeps the limits: its launches, and how it ended."""
-    evaluate, candidates, kept = Simulated(spec, prepared.library), prepared.candidates, False
+    evaluate, candidates, kept = (
+        SimulatedEvaluator(spec, prepared.library),
+        prepared.candidates,
+        False,
+    )
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(

@@ -20,7 +20,7 @@ from autotune.engines.enumeration import Candidate
 from autotune.load.workloads import load_workload
 from autotune.node.calibration import calibration_of
 from autotune.node.steady import SteadyNode
-from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.backends.simulator import SimulatedEvaluator
 from autotune.tuner.prepare.candidates import Prepared, prepare
 from autotune.tuner.study.home import Home, library_of
 from autotune.tuner.study.spec import StudySpec
@@ -37,7 +37,7 @@ def truth(prepared: Prepared, spec: StudySpec, candidate: Candidate) -> float:
         command=prepared.command_of(candidate),
         workloads=spec.workloads,
     )
-    result = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)(trial)
+    result = SimulatedEvaluator(spec.model_copy(update={"noise": 0.0}), prepared.library)(trial)
     return (
         0.0 if result.failure else float(result.metrics[spec.workloads[0]][spec.objective] or 0.0)
     )

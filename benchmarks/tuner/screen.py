@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.backends.simulator import SimulatedEvaluator
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import Prepared, prepare
 from autotune.tuner.search.decide.verdict import judge
@@ -49,7 +49,7 @@ class Node:
     """Evaluates with random numbers of this benchmark, on simulations that are made once."""
 
     def __init__(self, prepared: Prepared, spec: StudySpec) -> None:
-        self.simulated = Simulated(
+        self.simulated = SimulatedEvaluator(
             spec.model_copy(update={"noise": 0.0, "seed": 0}), prepared.library
         )
         self.results: dict[str, TrialResult] = {}

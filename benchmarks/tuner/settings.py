@@ -30,7 +30,7 @@ from recommended import best_known, truth
 
 from autotune.load.workloads import load_workload
 from autotune.node.resolve_command import knobs_modelled, resolve_for
-from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.backends.simulator import SimulatedEvaluator
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import Prepared, no_effect_by_rule, prepare
 from autotune.tuner.recommend import recommend
@@ -51,7 +51,7 @@ def played(budget: int, seed: int) -> Recommendation:
     prepared: Prepared = _made["prepared"]
     priors: list[Prior] = _made["priors"]
     spec = prepared.spec.model_copy(update={"launches": budget, "seed": seed})
-    launch = Simulated(spec, prepared.library)
+    launch = SimulatedEvaluator(spec, prepared.library)
     with (
         tempfile.TemporaryDirectory(prefix="autotune-settings-") as folder,
         closing(

@@ -22,7 +22,7 @@ from autotune.load.metrics.records import RequestRecords
 from autotune.load.metrics.table import ENERGY
 from autotune.load.workloads import load_workload
 from autotune.servers.preflight import Node
-from autotune.tuner.backends.servers import Launched
+from autotune.tuner.backends.servers import ServerEvaluator
 from tests.load.server import Server
 from tests.product.cli import autotune
 from tests.tuner.backends.test_launched import LIBRARY, SPEC, trial
@@ -106,15 +106,17 @@ def test_a_launch_reads_the_gpus_of_its_configuration(tmp_path: Path) -> None:
     """Of 8 GPUs it has 4; the emulated node itself has none, so that nothing is read there."""
     asked = trial("vllm")
     half = replace(asked, configuration=asked.configuration.with_knobs(tensor_parallel=4))
-    result = Launched(SPEC, LIBRARY, tmp_path, node=Node(gpus=lambda: GPUS, power=known, count=8))(
-        half
-    )
+    result = ServerEvaluator(
+        SPEC, LIBRARY, tmp_path, node=Node(gpus=lambda: GPUS, power=known, count=8)
+    )(half)
     assert result.metrics["random:64:8:16"]["mean_power_w"] == pytest.approx(4 * WATTS, rel=0.02)
     derived = SPEC.derived(result.metrics["random:64:8:16"], asked.configuration)
     assert derived["tokens_per_joule"] == pytest.approx(
         1 / derived["energy_joules_per_output_token"]
     )
-    assert not set(ENERGY) & set(Launched(SPEC, LIBRARY, tmp_path)(asked).metrics["random:64:8:16"])
+    assert not set(ENERGY) & set(
+        ServerEvaluator(SPEC, LIBRARY, tmp_path)(asked).metrics["random:64:8:16"]
+    )
 
 
 def test_gpus_that_are_not_known_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

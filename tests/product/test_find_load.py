@@ -16,7 +16,7 @@ from autotune.load.metrics.formulas import Slo
 from autotune.load.workloads import load_workload
 from autotune.node.resolve_command import resolve_command
 from autotune.outputs.progress import predict
-from autotune.tuner.backends.simulator import Simulated, simulate
+from autotune.tuner.backends.simulator import SimulatedEvaluator, simulate
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import prepare
 from autotune.tuner.search.priors.simulated import physical
@@ -192,7 +192,7 @@ def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
         trial = Trial(
             0, Role.SEARCH, one.configuration, one.engine_version, command_of(one), (WORKLOAD,)
         )
-        result = Simulated(spec, library_for(SPACE))(trial)
+        result = SimulatedEvaluator(spec, library_for(SPACE))(trial)
         if result.state is State.COMPLETE and result.metrics[WORKLOAD]["capacity_concurrency"]:
             simulated.append(result.metrics[WORKLOAD]["capacity_total_token_throughput"])
             predicted.append(float(prior.mean[place]))

@@ -22,7 +22,7 @@ from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
 from autotune.tuner.backends import EvaluationSetup, ValidatedEvaluator, evaluator_for
-from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.backends.simulator import SimulatedEvaluator
 from autotune.tuner.comparison import compare, crossings
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.recommend import recommend
@@ -225,7 +225,7 @@ def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:
         workloads=ready.spec.workloads,
         rungs=(1, 8),
     )
-    result = ValidatedEvaluator(Simulated(ready.spec, ready.library), ready.spec)(trial)
+    result = ValidatedEvaluator(SimulatedEvaluator(ready.spec, ready.library), ready.spec)(trial)
     metrics = result.metrics[ready.spec.workloads[0]]
     assert [row["concurrency"] for row in metrics["curve"]] == [1, 8]
     one, eight = metrics["curve"]

@@ -232,7 +232,7 @@ def measured(times_s: dict[str, float], phase: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class ServerEvaluator:
     """Launch each trial's command, measure its workloads on the warm server, and stop the server.
 
     Attributes:
@@ -526,11 +526,11 @@ def node_of(spec: StudySpec) -> Node:
 class ServerBackend(Backend):
     """Backend whose trials are loaded over HTTP."""
 
-    def evaluator(self, setup: EvaluationSetup) -> Launched:
-        return Launched(setup.spec, setup.library, setup.folder, notify=setup.notify)
+    def evaluator(self, setup: EvaluationSetup) -> ServerEvaluator:
+        return ServerEvaluator(setup.spec, setup.library, setup.folder, notify=setup.notify)
 
     @abstractmethod
-    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
+    def start(self, run: ServerEvaluator, trial: Trial, kind: Engine, folder: Path) -> Server:
         """Start a trial's server in the trial's own folder, or connect to it; raises `NoFreePort`
         or `BadInput`."""
 
@@ -540,7 +540,7 @@ class LaunchingBackend(ServerBackend):
 
     launcher: ClassVar[type[ProcessLauncher]] = ProcessLauncher
 
-    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
+    def start(self, run: ServerEvaluator, trial: Trial, kind: Engine, folder: Path) -> Server:
         token = read_secret(None, run.spec.hf_token_file, "--hf-token")
         launcher = self.launcher(
             run.shutdown, {} if token is None else {"HF_TOKEN": token}, run.ports
@@ -548,7 +548,7 @@ class LaunchingBackend(ServerBackend):
         card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
         return launcher.launch(self.start_command(trial, card, run), folder, card)
 
-    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+    def start_command(self, trial: Trial, card: EngineCard, run: ServerEvaluator) -> Command:
         """Return the start command of a trial: its own, plus settings of this machine."""
         return trial.command
 
@@ -577,7 +577,7 @@ class Process(LaunchingBackend):
     def typed_command(self, command: Command, kind: Engine) -> Command:
         return from_here(command, kind)
 
-    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+    def start_command(self, trial: Trial, card: EngineCard, run: ServerEvaluator) -> Command:
         # Kernels belong to the installed engine, not to the known version whose table stands in.
         installed = run.spec.installed.get(card.engine)
         command = trial.command
@@ -650,7 +650,7 @@ class Emulator(LaunchingBackend):
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
         return missing_files(kind, "emulator", ("simulation", "emulation"))
 
-    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+    def start_command(self, trial: Trial, card: EngineCard, run: ServerEvaluator) -> Command:
         """Wrap an engine's command in ``autotune emulate``."""
         spec = run.spec
         command = trial.command
@@ -807,7 +807,9 @@ class External(ServerBackend):
             sentence = f"its engine is {server.owner}, so its settings are not {usual}"
         return [*notes, f"{self.url}: {sentence}"]
 
-    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> ExternalServer:
+    def start(
+        self, run: ServerEvaluator, trial: Trial, kind: Engine, folder: Path
+    ) -> ExternalServer:
         return self._connect(run.spec)
 
     def _connect(self, spec: StudySpec) -> ExternalServer:

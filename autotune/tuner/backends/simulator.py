@@ -52,8 +52,8 @@ class Simulator(Backend):
     looks = 1
     confirms = False
 
-    def evaluator(self, setup: EvaluationSetup) -> Simulated:
-        return Simulated(setup.spec, setup.library)
+    def evaluator(self, setup: EvaluationSetup) -> SimulatedEvaluator:
+        return SimulatedEvaluator(setup.spec, setup.library)
 
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
         if (spec.hardware.name, spec.hardware.vendor) == (LOCAL, "cpu"):
@@ -77,7 +77,7 @@ class Simulator(Backend):
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulatedEvaluator:
     """Evaluate on the simulated node; a launch's throughput gets a log-normal factor of sigma
     `StudySpec.noise`."""
 

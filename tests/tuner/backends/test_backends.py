@@ -13,7 +13,7 @@ import pytest
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.tuner.backends import BACKENDS, EvaluationSetup, backend_named, evaluator_for
-from autotune.tuner.backends.simulator import Simulated, Simulator
+from autotune.tuner.backends.simulator import SimulatedEvaluator, Simulator
 from autotune.tuner.study.options import RunOptions
 from autotune.tuner.trial import Role, Trial, TrialResult
 from tests.tuner.prepare.settings import LIBRARY, RUN, prepared, said
@@ -82,13 +82,13 @@ class Halved(Simulator):
     form = "halved"
 
     def evaluator(self, setup: EvaluationSetup) -> AtHalfSpeed:
-        return AtHalfSpeed(Simulated(setup.spec, setup.library))
+        return AtHalfSpeed(SimulatedEvaluator(setup.spec, setup.library))
 
 
 class AtHalfSpeed:
     evidence = Evidence.SIMULATED
 
-    def __init__(self, node: Simulated) -> None:
+    def __init__(self, node: SimulatedEvaluator) -> None:
         self.node = node
 
     def __call__(self, trial: Trial) -> TrialResult:

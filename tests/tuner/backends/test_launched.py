@@ -21,7 +21,7 @@ from autotune.engines.registry import engine
 from autotune.load.metrics.formulas import Slo
 from autotune.servers import ShutdownTimeouts, StartupTimeouts
 from autotune.servers.watchdog import END_BYTES
-from autotune.tuner.backends.servers import Launched, ReportedSettings, compare_reported
+from autotune.tuner.backends.servers import ReportedSettings, ServerEvaluator, compare_reported
 from autotune.tuner.study.spec import EngineChoice, StudySpec
 from autotune.tuner.trial import Role, State, Trial
 from tests.processes import alive, until
@@ -52,7 +52,7 @@ def trial(name: str, library: Library = LIBRARY, **knobs: Scalar) -> Trial:
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm"])
 def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -> None:
-    result = Launched(SPEC, LIBRARY, tmp_path)(trial(name))
+    result = ServerEvaluator(SPEC, LIBRARY, tmp_path)(trial(name))
     assert (result.state, result.failure, result.evidence) == (
         State.COMPLETE,
         None,
@@ -82,7 +82,7 @@ def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -
 
 def test_one_warm_server_answers_the_whole_ladder(tmp_path: Path) -> None:
     strict = SPEC.model_copy(update={"goodput": {"ttft": 0.001}, "slos": ()})
-    result = Launched(strict, LIBRARY, tmp_path)(replace(trial("vllm"), rungs=(4, 8)))
+    result = ServerEvaluator(strict, LIBRARY, tmp_path)(replace(trial("vllm"), rungs=(4, 8)))
     assert (result.state, result.failure) == (State.COMPLETE, None)
     metrics = result.metrics["random:64:8:16"]
     assert [
@@ -100,7 +100,7 @@ def test_one_warm_server_answers_the_whole_ladder(tmp_path: Path) -> None:
 def test_the_cap_under_speculation_is_caught(tmp_path: Path) -> None:
     asked = trial("sglang", NO_OPS, speculative_tokens=1)
     assert asked.configuration.knobs["max_running_requests"] is None
-    result = Launched(SPEC, NO_OPS, tmp_path)(asked)
+    result = ServerEvaluator(SPEC, NO_OPS, tmp_path)(asked)
     assert result.resolved is not None
     assert result.resolved.differs == {"max_running_requests": (None, 48)}
     explicit = asked.configuration.with_knobs(max_running_requests=48)
@@ -124,7 +124,7 @@ def test_an_ignored_variable_is_caught(tmp_path: Path) -> None:
     (folder / "server.log").write_text(
         "Using FLASHMLA_SPARSE attention backend out of potential backends: [].\n"
     )
-    result = Launched(SPEC, library, tmp_path)(asked)
+    result = ServerEvaluator(SPEC, library, tmp_path)(asked)
     assert result.resolved is not None
     assert result.resolved.differs == {
         "attention_backend": ("FLASHMLA_SPARSE", "FLASH_ATTN_MLA_SPARSE")
@@ -157,7 +157,7 @@ def test_what_is_kept_of_an_answer_holds_no_secret_and_needs_its_study(tmp_path:
 
 def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "hang-at-start")
-    evaluate = Launched(
+    evaluate = ServerEvaluator(
         SPEC,
         LIBRARY,
         tmp_path,
@@ -189,7 +189,7 @@ def test_each_fault_has_its_kind_and_leaves_nothing(
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", fault)
     monkeypatch.setenv("LAUNCH_TEST", str(tmp_path))
     workload = "random:64:8:16" if kind is None else "random:64:4:1000"
-    evaluate = Launched(SPEC, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0))
+    evaluate = ServerEvaluator(SPEC, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0))
     result = evaluate(replace(trial("vllm"), workloads=(workload,)))
     assert result.state is (State.COMPLETE if kind is None else State.FAILED)
     assert (result.failure and result.failure.kind) == kind
@@ -200,7 +200,7 @@ def test_each_fault_has_its_kind_and_leaves_nothing(
 
 def test_a_second_workload_meets_a_warm_server_and_new_prompts(tmp_path: Path) -> None:
     asked = replace(trial("vllm"), workloads=("random:64:8:16", "random:128:4:8"))
-    result = Launched(SPEC, LIBRARY, tmp_path)(asked)
+    result = ServerEvaluator(SPEC, LIBRARY, tmp_path)(asked)
     assert result.state is State.COMPLETE
     assert list(result.metrics) == ["random:64:8:16", "random:128:4:8"]
     folder = tmp_path / "trials" / "0000"
@@ -223,7 +223,7 @@ def test_out_of_memory_is_told_from_the_log(tmp_path: Path) -> None:
     base = trial("vllm")
     argv = ("vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-dp", "8", "--enable-expert-parallel")
     argv += ("--gpu-memory-utilization", "0.82")
-    result = Launched(SPEC, LIBRARY, tmp_path)(replace(base, command=Command(argv)))
+    result = ServerEvaluator(SPEC, LIBRARY, tmp_path)(replace(base, command=Command(argv)))
     assert result.failure is not None
     assert result.failure.kind is FailureKind.OUT_OF_MEMORY
     assert "max seq len" in result.failure.log_excerpt
@@ -233,13 +233,13 @@ def test_a_missing_program_is_bad_input(tmp_path: Path) -> None:
     process = SPEC.model_copy(update={"on": "process"})
     missing = replace(trial("vllm"), command=Command(("no-such-engine", "serve", "m")))
     with pytest.raises(BadInput, match="not on the PATH"):
-        Launched(process, LIBRARY, tmp_path)(missing)
+        ServerEvaluator(process, LIBRARY, tmp_path)(missing)
 
 
 def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "trials").write_text("a file where a folder should be")
     with pytest.raises(BadInput, match="is not writable"):
-        Launched(SPEC, LIBRARY, tmp_path)(trial("vllm"))
+        ServerEvaluator(SPEC, LIBRARY, tmp_path)(trial("vllm"))
 
 
 def test_a_server_that_dies_of_an_overload_keeps_what_it_carried(
@@ -251,7 +251,7 @@ def test_a_server_that_dies_of_an_overload_keeps_what_it_carried(
     spec = SPEC.model_copy(
         update={"find_load": "concurrency", "slos": slos, "workloads": ("random:64:8",)}
     )
-    evaluate = Launched(spec, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0))
+    evaluate = ServerEvaluator(spec, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0))
     result = evaluate(replace(trial("vllm"), workloads=spec.workloads))
     assert (result.state, result.failure) == (State.COMPLETE, None)
     metrics = result.metrics["random:64:8"]

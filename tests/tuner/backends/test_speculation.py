@@ -18,8 +18,8 @@ from autotune.engines.context import Context
 from autotune.engines.library import Library
 from autotune.engines.registry import engine
 from autotune.tuner.backends import backend_of
-from autotune.tuner.backends.servers import Launched
-from autotune.tuner.backends.simulator import Simulated
+from autotune.tuner.backends.servers import ServerEvaluator
+from autotune.tuner.backends.simulator import SimulatedEvaluator
 from autotune.tuner.prepare.candidates import prepare
 from autotune.tuner.study.results import launch_of, row_of
 from autotune.tuner.study.spec import EngineChoice, StudySpec
@@ -169,7 +169,9 @@ def test_a_row_says_what_was_forced_and_what_came(
     study = spec(on=on)
     one = trial(study, name, version, speculative_tokens=3)
     result = (
-        Simulated(study, LIBRARY) if on == "simulator" else Launched(study, LIBRARY, tmp_path)
+        SimulatedEvaluator(study, LIBRARY)
+        if on == "simulator"
+        else ServerEvaluator(study, LIBRARY, tmp_path)
     )(one)
     assert (result.state, result.failure) == (State.COMPLETE, None)
     row = json.loads(json.dumps(row_of(Launch(one, result))))
@@ -197,13 +199,15 @@ def test_on_text_the_models_own_acceptance_counts_and_without_drafts_nothing_is_
     tmp_path: Path,
 ) -> None:
     study = spec(workload=TEXT)
-    result = Launched(study, LIBRARY, tmp_path)(trial(study, "tensorrt_llm", speculative_tokens=1))
+    result = ServerEvaluator(study, LIBRARY, tmp_path)(
+        trial(study, "tensorrt_llm", speculative_tokens=1)
+    )
     assert result.speculation is not None
     assert (result.speculation.random, result.speculation.forced) == (False, None)
     assert result.speculation.accepted[TEXT] == pytest.approx(1.8, rel=0.03)
     none = spec(on="simulator")
     plain = trial(none, "vllm")
-    assert "speculation" not in row_of(Launch(plain, Simulated(none, LIBRARY)(plain)))
+    assert "speculation" not in row_of(Launch(plain, SimulatedEvaluator(none, LIBRARY)(plain)))
 
 
 def drafts(study: StudySpec) -> tuple[set[Scalar], str]:

@@ -20,7 +20,7 @@ from autotune.engines.installed import InstalledEngine
 from autotune.servers import ShutdownTimeouts
 from autotune.servers.ports import lease_port
 from autotune.servers.preflight import Node
-from autotune.tuner.backends.servers import Launched, node_of
+from autotune.tuner.backends.servers import ServerEvaluator, node_of
 from autotune.tuner.trial import State, Trial
 from tests.servers.settings import GpuFile, alive_with
 from tests.tuner.backends.test_launched import LIBRARY, SPEC, trial
@@ -57,7 +57,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def launched(tmp_path: Path, waits: Waits, **more: Any) -> Launched:
+def launched(tmp_path: Path, waits: Waits, **more: Any) -> ServerEvaluator:
     spec = SPEC.model_copy(update={"on": "process"})
     node = more.pop("node", Node(gpus=tuple))
     more |= {
@@ -65,7 +65,7 @@ def launched(tmp_path: Path, waits: Waits, **more: Any) -> Launched:
         "pause": waits.seconds.append,
         "notify": waits.hear,
     }
-    return Launched(spec, LIBRARY, tmp_path, node=node, **more)
+    return ServerEvaluator(spec, LIBRARY, tmp_path, node=node, **more)
 
 
 def failing(tmp_path: Path, times: int, words: str, number: int = 3) -> Trial:

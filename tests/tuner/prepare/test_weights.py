@@ -11,7 +11,7 @@ import pytest
 from autotune.base.errors import BadInput, CannotGoOn
 from autotune.servers.preflight import Node
 from autotune.servers.weights import missing_shards
-from autotune.tuner.backends.servers import Launched, weights_failure
+from autotune.tuner.backends.servers import ServerEvaluator, weights_failure
 from autotune.tuner.prepare.candidates import Prepared, check_weights
 from autotune.tuner.trial import Role, Trial
 from tests.engines.stand_ins import executable, python_with
@@ -171,7 +171,7 @@ def test_on_a_cluster_each_node_looks_for_its_weights_before_it_launches(
     (tmp_path / "study").mkdir()
     idle = Node(gpus=tuple, disk_bytes=0, open_files=0)
     with pytest.raises(CannotGoOn) as told:
-        Launched(spec, LIBRARY, tmp_path / "study", node=idle, pause=lambda _: None)(trial)
+        ServerEvaluator(spec, LIBRARY, tmp_path / "study", node=idle, pause=lambda _: None)(trial)
     assert f"the weights of {V32} are not complete in {hub}: none of them exist" in str(told.value)
     assert str(told.value).endswith(f"; fetch them there first:\nhf download {V32}")
     kind = study.spaces["vllm"].engine
