@@ -23,7 +23,7 @@ from autotune.engines.library import Library
 from autotune.engines.registry import engine, names
 
 from .docker_run import models_folder, server_version
-from .preflight import busy
+from .preflight import why_busy
 
 PROCESS, DOCKER = "process", "docker"
 TARGETS = (PROCESS, DOCKER)
@@ -173,7 +173,7 @@ def present(host: Host) -> Iterator[Finding]:
 def idle(host: Host) -> Iterator[Finding]:
     """Check that no process uses a GPU or its memory, which would change all measurements on it."""
     known = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
-    in_use = list(filter(busy, known))
+    in_use = list(filter(why_busy, known))
     for gpu in in_use:
         held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
         pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""

@@ -22,7 +22,7 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 """Environment variables that select a machine's GPUs; the first one that is set applies."""
 
 
-def visible() -> tuple[str, list[str]] | None:
+def visible_gpus() -> tuple[str, list[str]] | None:
     """Return the variable that selects the GPUs, and its words; None if none is set."""
     for name in VISIBLE:
         if words := os.environ.get(name):
@@ -71,7 +71,7 @@ class Node:
             )
         if lasting:
             return Failure(FailureKind.INFRASTRUCTURE, lasting, lasting=True)
-        problems = [problem for gpu in self._used_gpus() if (problem := busy(gpu))]
+        problems = [problem for gpu in self._used_gpus() if (problem := why_busy(gpu))]
         if (free := disk_free_bytes(study)) < self.disk_bytes:
             needed = f"{_gb(self.disk_bytes)} are needed for a launch; free disk space there."
             problems.insert(0, f"Only {_gb(free)} are free in {study}, {needed}")
@@ -118,7 +118,7 @@ class Node:
 
     def _used_gpus(self) -> list[Gpu]:
         present = list(self.gpus())
-        if (chosen := visible()) is not None:
+        if (chosen := visible_gpus()) is not None:
             numbers = chosen[1]
             if not all(number.isdecimal() for number in numbers):
                 return present  # Named by UUID: any may be the one, so all must be idle.
@@ -126,7 +126,7 @@ class Node:
         return present[: self.count]
 
 
-def busy(gpu: Gpu) -> str:
+def why_busy(gpu: Gpu) -> str:
     """Report a busy GPU and its processes; empty if it is idle."""
     if not gpu.busy_pids and gpu.memory_used_bytes <= IDLE_BYTES:
         return ""

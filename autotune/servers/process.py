@@ -37,7 +37,7 @@ from .command import (
 )
 from .logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from .ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
-from .preflight import visible
+from .preflight import visible_gpus
 from .processes import MARKER, Membership, end
 from .server import PATHS, Replicas, Server
 from .watchdog import Request, finish_log, remove_temporary
@@ -351,7 +351,7 @@ class ProcessLauncher:
 def among_visible(own: Environment) -> dict[str, str]:
     """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only
     some of them."""
-    chosen = visible()
+    chosen = visible_gpus()
     if chosen is None or not own:
         return dict(own)
     variable, gpus = chosen

@@ -117,7 +117,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     versions = {one.choice.engine: one.choice.engine_version for one in known}
     asked = retargeted(spec, backend, versions, options, library, notify)
     commands, _ = translate_commands(known, asked, options.top, library, notify)
-    usual = backend.usual()
+    usual = backend.own_defaults()
     launches = options.launches or usual.get("launches", len(commands) + RESERVE)
     if not backend.foreign and launches < len(commands) + _LEAST_FINALS:
         raise BadInput(

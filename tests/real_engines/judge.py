@@ -18,7 +18,7 @@ from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate
 from autotune.engines.failure import FailureKind
 from autotune.engines.report_back import compare, parse_reported
-from autotune.tuner.backends.servers import of_answer, of_log
+from autotune.tuner.backends.servers import read_source
 from autotune.tuner.prepare.predicted_memory import HOPELESS, MemoryPlans, own_share
 from tests.real_engines.cases import Case
 
@@ -121,11 +121,8 @@ class Judge:
             if one.name in sources or not in_range(self.context.version, one.versions):
                 continue
             path = one.path
-            answer = (
-                of_answer(one, reported["documents"].get(path))
-                if path
-                else of_log(one, reported["log"])
-            )
+            content = reported["documents"].get(path) if path else reported["log"]
+            answer = read_source(one, content)
             if answer is not None and answer.settings:
                 sources[one.name] = answer.settings
         return sources

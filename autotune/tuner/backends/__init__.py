@@ -194,7 +194,7 @@ class Backend(ABC):
             forced = float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted))
         return Speculation(drafted, stated, spec.model.acceptance.source, random, forced)
 
-    def forcing(
+    def with_forced_acceptance(
         self, spec: StudySpec, trial: Trial, kind: Engine, library: Library
     ) -> tuple[Trial, Speculation | None]:
         """Return a trial as launched, and its forced acceptance; no other command has the
@@ -209,13 +209,13 @@ class Backend(ABC):
         if random_weights:
             command = kind.with_random_weights(command, spec.context(version))
         if command is not trial.command:
-            command = self.place(replace(command, container=()), kind.card, spec)
+            command = self.as_launched(replace(command, container=()), kind.card, spec)
             trial = replace(trial, command=command)
         return trial, speculation
 
     # The question: from options to a specification.
 
-    def usual(self) -> Mapping[str, int]:
+    def own_defaults(self) -> Mapping[str, int]:
         """Return this backend's own defaults of ``launches`` and ``seed``, where they differ from
         those of `run`."""
         return {}
@@ -316,7 +316,7 @@ class Backend(ABC):
         """Return the command that starts a typed command here."""
         return command
 
-    def place(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
+    def as_launched(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
         """Return the command as launched: in its engine's container, or unchanged; raises
         `BadInput`."""
         return command

@@ -136,10 +136,7 @@ def reported_by(
         for source in card.resolved:
             if source.name in reported or not in_range(version, source.versions):
                 continue
-            if source.path is None:
-                answer = of_log(source, log)
-            else:
-                answer = of_answer(source, document_at(source.path))
+            answer = read_source(source, document_at(source.path) if source.path else log)
             if answer is not None and answer.settings:
                 reported[source.name] = answer
     return list(reported.values())
@@ -194,27 +191,22 @@ def compare_reported(
     return resolved if told_knobs else None
 
 
-def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:
-    """Read a source in the answer of its path; None if it is missing."""
-    for key in filter(None, source.key.split(".")):
-        document = document.get(key) if isinstance(document, dict) else None
-    return (
-        ReportedSettings(source.name, f"GET {source.path}", document)
-        if isinstance(document, dict)
-        else None
-    )
-
-
-def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
-    """Read a source in a log; None if no line matches."""
-    match = re.search(source.pattern or "", text)
+def read_source(source: ResolvedSource, content: Any) -> ReportedSettings | None:
+    """Read a source in the answer of its path, or without a path in a log; None if it is
+    missing."""
+    if source.path is not None:
+        for key in filter(None, source.key.split(".")):
+            content = content.get(key) if isinstance(content, dict) else None
+        if not isinstance(content, dict):
+            return None
+        return ReportedSettings(source.name, f"GET {source.path}", content)
+    match = re.search(source.pattern or "", content)
     if match is None:
         return None
     groups = {name: value for name, value in match.groupdict().items() if value is not None}
-    printed = groups.pop("settings", None)
-    return ReportedSettings(
-        source.name, "the startup log", groups if printed is None else settings(printed)
-    )
+    if "settings" in groups:
+        groups = settings(groups["settings"])
+    return ReportedSettings(source.name, "the startup log", groups)
 
 
 DEATH_S = 5.0
@@ -338,7 +330,7 @@ class ServerEvaluator:
         spec = self.spec
         folder = self.folder / "trials" / f"{trial.number:04d}"
         memory_before = node.used()
-        launched, speculation = self.backend.forcing(spec, trial, kind, self.library)
+        launched, speculation = self.backend.with_forced_acceptance(spec, trial, kind, self.library)
         self.notify(Stage(trial.number, "starting"))
         try:
             with measured(times_s, "launch"):
@@ -629,7 +621,7 @@ class Docker(LaunchingBackend):
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
         return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
 
-    def place(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
+    def as_launched(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
         image = spec.images.get(card.engine)
         if image is None:
             raise BadInput(no_image(card, spec.hardware))
@@ -713,7 +705,7 @@ class External(ServerBackend):
     def url(self) -> str:
         return self.on.partition(":")[2]
 
-    def usual(self) -> Mapping[str, int]:
+    def own_defaults(self) -> Mapping[str, int]:
         # The server may keep the prompts of an earlier study in its cache.
         return {"launches": MEASUREMENTS, "seed": randrange(10**6)}
 

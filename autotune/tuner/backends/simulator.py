@@ -93,7 +93,7 @@ class SimulatedEvaluator:
         context = spec.context(
             trial.engine_version, max(load.workload.longest_request for load in loads)
         )
-        launched, speculation = backend.forcing(spec, trial, kind, self.library)
+        launched, speculation = backend.with_forced_acceptance(spec, trial, kind, self.library)
         resolved = resolve_for(kind, launched.command, context, calibration_of(self.library))
         factor = noise_factor(spec, trial)
         metrics: dict[str, Metrics] = {}

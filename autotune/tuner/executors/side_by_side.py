@@ -26,7 +26,7 @@ from autotune.base.errors import AutotuneError, CannotGoOn
 from autotune.base.notify import Notify, Stage, on_node, silent
 from autotune.engines.context import DEVICES
 from autotune.engines.machine import Gpu, gpus
-from autotune.servers.preflight import VISIBLE, busy, visible
+from autotune.servers.preflight import VISIBLE, visible_gpus, why_busy
 from autotune.tuner.backends import EvaluationSetup, backend_of
 from autotune.tuner.study.spec import StudySpec, alone, is_alone, most_at_once, share_name
 from autotune.tuner.trial import Launch, Trial, TrialResult
@@ -68,7 +68,7 @@ def shares_of(
         return []
     idle = []
     for share in whole:
-        problems = [problem for gpu in known if gpu.index in share and (problem := busy(gpu))]
+        problems = [problem for gpu in known if gpu.index in share and (problem := why_busy(gpu))]
         if problems:
             notify(f"{share_name(share)} are not used: {problems[0]}")
         else:
@@ -79,7 +79,7 @@ def shares_of(
 def _among_visible(indices: Sequence[int]) -> Sequence[int]:
     """Return the GPUs that this process may use, in its order; none if it names any other than by
     number."""
-    chosen = visible()
+    chosen = visible_gpus()
     if chosen is None:
         return indices
     # UUIDs do not tell which GPU must be idle for which share.
@@ -91,7 +91,7 @@ def _among_visible(indices: Sequence[int]) -> Sequence[int]:
 def visible_to(share: Share, vendor: str) -> dict[str, str]:
     """Set the variable that limits a process to the GPUs of a share: the one already set, or the
     vendor's."""
-    chosen = visible()
+    chosen = visible_gpus()
     name = chosen[0] if chosen else DEVICES.get(vendor, VISIBLE[0])
     return {name: ",".join(map(str, share))}
 

@@ -82,7 +82,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     _check_figures(options, model)
     backend = named or backend_named(_on_auto(options, library, hardware))
     backend.check(options, hardware)
-    usual = backend.usual()
+    usual = backend.own_defaults()
     options = replace(options, **{n: v for n, v in usual.items() if not options.says(n)})  # type: ignore[arg-type]
     spec = StudySpec(
         **{name: getattr(options, name) for name in _AS_TYPED},

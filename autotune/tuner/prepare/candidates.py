@@ -118,7 +118,7 @@ class Prepared:
             space = self.spaces[configuration.engine]
             command = space.passed.command(space.engine, configuration, space.context)
         card = self.library.engines.get(configuration.engine)
-        return command if card is None else self.backend.place(command, card, self.spec)
+        return command if card is None else self.backend.as_launched(command, card, self.spec)
 
     def counts(self) -> dict[str, int]:
         """Count the candidates of each searched engine."""

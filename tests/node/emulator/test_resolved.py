@@ -18,7 +18,7 @@ from autotune.engines.report_back import parse_reported
 from autotune.node.emulator.completions import resolved_arguments
 from autotune.node.emulator.launch import Emulation, prepare_launch
 from autotune.node.emulator.process import Log, start
-from autotune.tuner.backends.servers import of_answer, of_log
+from autotune.tuner.backends.servers import read_source
 
 LIBRARY = Library()
 PLACES = [
@@ -64,9 +64,7 @@ def test_candidates_are_read_back_as_they_are(
         for source in kind.card.resolved:
             if not in_range(version, source.versions) or source.name in heard:
                 continue
-            found = (
-                of_answer(source, document) if source.path else of_log(source, told.out + told.err)
-            )
+            found = read_source(source, document if source.path else told.out + told.err)
             if found is not None:
                 heard[source.name] = found.settings
         values, got = parse_reported(kind, asked, context, heard)

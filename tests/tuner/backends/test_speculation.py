@@ -56,7 +56,7 @@ def trial(study: StudySpec, name: str, version: str | None = None, **knobs: Scal
 def asked_of(study: StudySpec, one: Trial) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """What is asked of the engine beyond the trial's command: variables, and words."""
     kind = engine(one.configuration.engine, LIBRARY)
-    launched, _ = backend_of(study).forcing(study, one, kind, LIBRARY)
+    launched, _ = backend_of(study).with_forced_acceptance(study, one, kind, LIBRARY)
     new = {
         name: value
         for name, value in launched.command.env.items()
@@ -106,7 +106,7 @@ def test_on_random_tokens_each_version_is_asked_in_its_own_way(
     # The engine's parser takes it, and reads the number back; the configuration stays the same.
     kind = engine(name, LIBRARY)
     context = Context(random.model, random.hardware, 8, one.engine_version)
-    launched, asked = backend_of(random).forcing(random, one, kind, LIBRARY)
+    launched, asked = backend_of(random).with_forced_acceptance(random, one, kind, LIBRARY)
     parsed = kind.parse(launched.command, one.engine_version)
     assert (
         kind.knobs(parsed, context).fingerprint
@@ -146,8 +146,8 @@ def test_in_a_container_the_variables_are_handed_in() -> None:
     study = spec(on="docker", images={"sglang": "lmsysorg/sglang:v0.5.23"})
     one = trial(study, "sglang", speculative_tokens=3)
     backend, kind = backend_of(study), engine("sglang", LIBRARY)
-    one = replace(one, command=backend.place(one.command, kind.card, study))
-    launched, _ = backend.forcing(study, one, kind, LIBRARY)
+    one = replace(one, command=backend.as_launched(one.command, kind.card, study))
+    launched, _ = backend.with_forced_acceptance(study, one, kind, LIBRARY)
     assert "SGLANG_SIMULATE_ACC_LEN" not in " ".join(one.command.container)
     assert any(word.startswith("SGLANG_SIMULATE_ACC_LEN") for word in launched.command.container)
     assert launched.command.env["SGLANG_SIMULATE_ACC_LEN"] == "2.75"
