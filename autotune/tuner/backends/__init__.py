@@ -127,7 +127,7 @@ class Backend(ABC):
     confirms: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, on: str) -> Backend:
+    def parse(cls, on: str) -> Backend:
         """Make the backend of ``--on``, paths made absolute; raises `BadInput` for an invalid
         text."""
         if on != cls.form:
@@ -358,7 +358,7 @@ def backend_named(on: str) -> Backend:
     path = BACKENDS.get(on.partition(":")[0])
     if path is None:
         raise _unknown(on)
-    return _load(path).of(on)
+    return _load(path).parse(on)
 
 
 def evaluator_for(setup: EvaluationSetup) -> Evaluator:

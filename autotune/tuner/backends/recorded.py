@@ -91,7 +91,7 @@ class RecordedTable(Backend):
     noise_by_default = 0.0
 
     @classmethod
-    def of(cls, on: str) -> RecordedTable:
+    def parse(cls, on: str) -> RecordedTable:
         return cls(f"{REPLAY}{Path(on.removeprefix(REPLAY)).expanduser().absolute()}")
 
     @property
@@ -575,10 +575,10 @@ class RecordedBundle(RecordedTable):
     """Replay a bundled study: its launches are returned in their order, without a search."""
 
     @classmethod
-    def of(cls, on: str) -> RecordedTable:
+    def parse(cls, on: str) -> RecordedTable:
         """Return a table's backend if the file is no bundle; for an unreadable one, reading it
         gives the error."""
-        table = RecordedTable.of(on)
+        table = RecordedTable.parse(on)
         with suppress(OSError), table.path.open("rb") as file:
             if file.read(len(ZIP_BEGINNING)) == ZIP_BEGINNING:
                 return cls(table.on)
