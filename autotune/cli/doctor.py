@@ -12,7 +12,7 @@ from autotune.base.errors import BadInput
 from autotune.engines import machine
 from autotune.engines.installed import named_binaries
 from autotune.engines.library import Library
-from autotune.servers.doctor import TARGETS, Finding, Host, Status, examine, missing_weights, ready
+from autotune.servers.doctor import TARGETS, Finding, Host, Status, examine, missing_for, ready
 
 from .shared import print_json
 
@@ -45,7 +45,7 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
 
 def _print(target: str, findings: Sequence[Finding]) -> None:
     verdict = "nothing is missing"
-    if count := missing_weights(target, findings):
+    if count := missing_for(target, findings):
         prerequisites = "prerequisite is" if count == 1 else "prerequisites are"
         verdict = f"not ready, {count} {prerequisites} missing"
     click.echo(f"\n--on {target}: {verdict}")

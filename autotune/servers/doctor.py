@@ -357,11 +357,11 @@ def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
             yield replace(finding, name=name, targets=check.targets, source=check.source)
 
 
-def missing_weights(target: str, findings: Sequence[Finding]) -> int:
+def missing_for(target: str, findings: Sequence[Finding]) -> int:
     """Count the missing prerequisites of a target."""
     return sum(one.status is Status.MISSING and target in one.targets for one in findings)
 
 
 def ready(findings: Sequence[Finding]) -> dict[str, bool]:
     """Return by target whether nothing is missing."""
-    return {target: not missing_weights(target, findings) for target in TARGETS}
+    return {target: not missing_for(target, findings) for target in TARGETS}

@@ -31,7 +31,7 @@ _SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
 _POINTER_BYTES = 200  # Largest size of a git pointer file, which is no weights
 
 
-def missing_weights(
+def weights_problem(
     command: Command,
     kind: Engine,
     version: str,

@@ -66,7 +66,7 @@ from autotune.servers.ports import NoFreePort
 from autotune.servers.preflight import Node
 from autotune.servers.process import ProcessLauncher
 from autotune.servers.server import ExternalServer, Server, connect
-from autotune.servers.weights import missing_weights
+from autotune.servers.weights import weights_problem
 from autotune.tuner.accuracy.asking import NoAnswers
 from autotune.tuner.accuracy.check import check_of_study, timed
 from autotune.tuner.study.home import make_trial_folder
@@ -498,7 +498,7 @@ def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | No
         return None
     if (installed := spec.installed.get(kind.name)) is not None:
         kind = kind.installed(installed.program, kind.table(installed.version))
-    problem = missing_weights(
+    problem = weights_problem(
         trial.command,
         kind,
         trial.engine_version,

@@ -50,7 +50,7 @@ from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, PassedThro
 from autotune.load.workloads import load_workload
 from autotune.node.unread import unseen, with_unread
 from autotune.servers.command import resolve_references
-from autotune.servers.weights import missing_weights
+from autotune.servers.weights import weights_problem
 from autotune.tuner.backends import Backend, OwnCandidates, backend_of
 from autotune.tuner.study.loads import context_of
 from autotune.tuner.study.recommendation import Exclusion, NoEffect
@@ -731,7 +731,7 @@ def missing_weights(prepared: Prepared) -> str:
         kind = prepared.spaces[candidate.configuration.engine].engine
         command, version = prepared.command_of(candidate), candidate.engine_version
         installed, contained = spec.installed.values(), backend.contained
-        if problem := missing_weights(
+        if problem := weights_problem(
             command, kind, version, spec.model, installed, contained=contained
         ):
             return problem
