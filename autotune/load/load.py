@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autotune.load.capacity.search import LoadSearch
-from autotune.load.metrics.table import CURVE, INVALID, Metrics
-
+from .capacity.search import LoadSearch
+from .metrics.table import CURVE, INVALID, Metrics
 from .workloads import Workload
 
 

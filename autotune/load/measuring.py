@@ -30,9 +30,10 @@ import numpy as np
 from autotune.base.child import IMPORT_FOLDER, start_python
 from autotune.base.errors import AutotuneError, ClientFailed
 from autotune.base.notify import Notify, silent
-from autotune.load.capacity.search import FoundLoad, Probe, extra_metrics
-from autotune.load.client.generator import HEAD_START_NS, allow_open_files
-from autotune.load.client.messages import (
+
+from .capacity.search import FoundLoad, Probe, extra_metrics
+from .client.generator import HEAD_START_NS, allow_open_files
+from .client.messages import (
     Answer,
     ClientHealth,
     OnProgress,
@@ -42,13 +43,12 @@ from autotune.load.client.messages import (
     WorkerResult,
     WorkerTask,
 )
-from autotune.load.client.stream import OutcomeKind, RequestOutcome, failure_sentence, tally
-from autotune.load.client.target import BALANCING, Target
-from autotune.load.metrics.formulas import Slo, steady, steady_part, summarize, summarize_loads
-from autotune.load.metrics.records import RequestRecords
-from autotune.load.metrics.table import ENERGY, Metrics
-
+from .client.stream import OutcomeKind, RequestOutcome, failure_sentence, tally
+from .client.target import BALANCING, Target
 from .load import Load
+from .metrics.formulas import Slo, steady, steady_part, summarize, summarize_loads
+from .metrics.records import RequestRecords
+from .metrics.table import ENERGY, Metrics
 from .prefix_cache import CacheReport, CacheUse, DraftUse, PrefixCache, ReadDrafts, acceptance
 from .prompts import PromptKey, Prompts
 from .request_file import LoadLog

@@ -23,9 +23,9 @@ import numpy as np
 from autotune.engines.entry import in_range
 from autotune.engines.schema import EngineCard
 from autotune.engines.serving import CacheMetrics, DraftGauges, DraftMetrics, Serving
-from autotune.load.client.messages import RequestLog
-from autotune.load.metrics.table import Metrics
 
+from .client.messages import RequestLog
+from .metrics.table import Metrics
 from .requests import Content, Requests, shared_tokens
 from .server_client import CacheReset, ResetOutcome, ServerClient
 

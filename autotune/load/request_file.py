@@ -14,7 +14,8 @@ import numpy as np
 
 from autotune.base.arrays import Floats
 from autotune.base.files import write_atomically
-from autotune.load.client.messages import RequestLog
+
+from .client.messages import RequestLog
 
 SCHEMA = 1
 """Version of the file; ``schema`` in its metadata."""

@@ -20,9 +20,9 @@ import httpx
 
 from autotune.base.errors import BadInput, UnknownName
 from autotune.base.evidence import EMULATOR_NAME
-from autotune.load.client.stream import refusal
-from autotune.load.client.target import Target
 
+from .client.stream import refusal
+from .client.target import Target
 from .tokenizers import Approximate, FileTokenizer, Tokenizer
 
 _Client = TypeVar("_Client", httpx.Client, httpx.AsyncClient)
@@ -292,27 +292,27 @@ def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) 
 
 def served_models(answer: httpx.Response) -> list[str] | None:
     """Return the model names of a ``/v1/models`` answer; None for another answer."""
-    try:
-        return [str(row["id"]) for row in answer.json()["data"]] if answer.is_success else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        if answer.is_success:
+            return [str(row["id"]) for row in answer.json()["data"]]
+    return None
 
 
 def _tokens(answer: httpx.Response) -> int | None:
     """Count the tokens of an answer of ``/tokenize``; None for another answer."""
-    try:
-        tokens = answer.json()["tokens"] if answer.is_success else None
-    except (ValueError, KeyError, TypeError):
-        return None
-    return len(tokens) if isinstance(tokens, list) else None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        tokens = answer.json()["tokens"]
+        if answer.is_success and isinstance(tokens, list):
+            return len(tokens)
+    return None
 
 
 def _vocabulary(http: httpx.Client, model: str) -> int | None:
     """Return the vocabulary size, which only llama-server reports in its list of models."""
-    try:
+    with contextlib.suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
         listed = http.get("/v1/models").json()["data"]
         named = [row for row in listed if row["id"] == model] or listed[:1]
         size = named[0]["meta"]["n_vocab"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError):
-        return None
-    return size if type(size) is int and size > 0 else None
+        if type(size) is int and size > 0:
+            return size
+    return None

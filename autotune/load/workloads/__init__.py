@@ -40,23 +40,22 @@ from .prompt_files import BLOCK_TOKENS, Half, check_sharegpt
 
 _FORMS = {
     "random": (
-        re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?"),
+        r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?",
         "random:IN:OUT or random:IN:OUT:N with whole numbers > 0",
     ),
     "sharegpt": (
-        re.compile(r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?"),
+        r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?",
         "sharegpt:FILE or sharegpt:FILE:N with a whole number > 0",
     ),
-    "jsonl": (re.compile("jsonl:(.+)"), "jsonl:FILE"),
+    "jsonl": ("jsonl:(.+)", "jsonl:FILE"),
     "trace": (
-        re.compile(r"trace:(.+?)(?::x(\d+(?:\.\d+)?(?:e[+-]?\d+)?))?"),
+        r"trace:(.+?)(?::x(\d+(?:\.\d+)?(?:e[+-]?\d+)?))?",
         "trace:FILE, or trace:FILE:xN to replay it N times as fast",
     ),
-    "sessions": (re.compile("sessions:(.+)"), "sessions:FILE"),
+    "sessions": ("sessions:(.+)", "sessions:FILE"),
 }
 """Generated workloads: the syntax of each, as a pattern and for people."""
 
-_CONCURRENCY_LABEL = re.compile(r"(^|-)c\d+$")
 _DEFAULT_PROMPTS = 1000
 _HINT = (
     "Or random:IN:OUT[:N], sharegpt:FILE[:N], jsonl:FILE, trace:FILE, or sessions:FILE; "
@@ -74,11 +73,8 @@ _SWEPT = (
 _TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
 """Kinds of `lengths` whose prompts are text; the others send random token ids."""
 
-_OWN_PROMPTS = (
-    FileLengths,
-    SessionLengths,
-    TraceLengths,
-)  # Kinds of `lengths` with whole prompts from a user's file
+_OWN_PROMPTS = (FileLengths, LinesWithLengths)
+"""Kinds of `lengths` with whole prompts from a user's file."""
 
 LEAST_OF_HALF = 200
 """Least prompts of half a file: fewer do not fill a batch, and their 99th percentile is the slowest
@@ -208,7 +204,7 @@ class Workload(Part):
         """Return the load points that differ in more than arrival, with labels that omit it."""
         first: dict[tuple[str, int, str], LoadPoint] = {}
         for point in self.points:
-            label = _CONCURRENCY_LABEL.sub("", point.label)
+            label = re.sub(r"(^|-)c\d+$", "", point.label)
             key = (label, point.prompts, point.lengths.model_dump_json())
             first.setdefault(key, point.with_fields(label=label))
         return list(first.values())
@@ -393,7 +389,7 @@ def _in_form(text: str) -> Workload:
     one."""
     kind = text.partition(":")[0]
     pattern, usage = _FORMS[kind]
-    match = pattern.fullmatch(text)
+    match = re.fullmatch(pattern, text)
     speedup = float(match[2] or 1) if match and kind == "trace" else 1.0
     if match is None or not 0 < speedup < math.inf:
         raise BadInput(f"malformed workload {text!r}: write {usage}")
@@ -407,29 +403,29 @@ def _in_form(text: str) -> Workload:
         )
         lengths = FixedLengths(input_tokens=read, output_tokens=written)
         origin = "asked for by this form"
-        what = f"{prompts} prompts of {read} random tokens with answers of {written} tokens, all at once"
+        description = f"{prompts} prompts of {read} random tokens with answers of {written} tokens, all at once"
     elif kind == "sharegpt":
         check_sharegpt(Path(file))
         lengths = ShareGPTLengths(kind="sharegpt", file=file)
         prompts = int(match[2] or _DEFAULT_PROMPTS)
         passing = f"{prompts} prompts of {file} that pass vLLM's filter"
-        what = f"{passing}, answers of the lengths in the file, all at once"
+        description = f"{passing}, answers of the lengths in the file, all at once"
     elif kind == "jsonl":
         lengths = FileLengths(kind="jsonl", file=file)
         prompts = lengths.held
-        what = f"the {prompts} requests of {file}, all at once"
+        description = f"the {prompts} requests of {file}, all at once"
     elif kind == "trace":
         lengths = TraceLengths(kind="trace", file=file)
         arrival = Arrival(kind="trace", speedup=speedup)
         prompts = lengths.held
         origin = f"the trace {file}"
-        what = f"the {prompts} requests of {file}, {arrival.describe()}"
+        description = f"the {prompts} requests of {file}, {arrival.describe()}"
     else:
         lengths = SessionLengths(kind="sessions", file=file)
         prompts = lengths.held
-        what = f"the {prompts} turns of the {len(lengths.sessions)} sessions of {file}, with their think times"
+        description = f"the {prompts} turns of the {len(lengths.sessions)} sessions of {file}, with their think times"
     point = LoadPoint(prompts=prompts, arrival=arrival, lengths=lengths)
-    return Workload(name=text, description=what, origin=origin, points=[point])
+    return Workload(name=text, description=description, origin=origin, points=[point])
 
 
 def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
@@ -449,7 +445,7 @@ def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]
     if not traces:
         raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
     for name in traces:
-        match = _FORMS["trace"][0].fullmatch(name)
+        match = re.fullmatch(_FORMS["trace"][0], name)
         if match is not None and match[2]:
             raise BadInput(f"--speedup {speedup:g}: {name} already has a replay speed")
     return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)
