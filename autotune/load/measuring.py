@@ -208,8 +208,8 @@ class Measurement:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Return metrics of the workload, under the names of `autotune.load.metrics.table.METRICS`, see
-        `pooled_metrics`."""
+        """Return metrics of the workload, under the names of
+        `autotune.load.metrics.table.METRICS`, see `pooled_metrics`."""
         return pooled_metrics([self])
 
     @property
@@ -240,9 +240,9 @@ class Measurement:
                 outcome.ok or outcome.kind is OutcomeKind.NO_USAGE for outcome in self.outcomes
             )
             return self.failure if uncounted else ""
-        for log in (point.log for point in self.points):
-            if log.length_error > _MAX_LENGTH_ERROR:
-                written, expected = log.mean_lengths
+        for point in self.points:
+            if point.log.length_error > _MAX_LENGTH_ERROR:
+                written, expected = point.log.mean_lengths
                 return f"{written:.1f} tokens per answer instead of {expected:.1f}; the server may not honour ignore_eos"
         bound = dict.fromkeys(load.client_bound for load in self.points if load.client_bound)
         if bound:

@@ -270,7 +270,7 @@ def expected_hit_rate(requests: Requests) -> float:
     tokens = requests.input_tokens.astype(np.float64)
     alone = requests.contents if requests.turns is None else ()
     texts = [_characters(content) for content in alone] or [""] * len(tokens)
-    random = np.array([not text for text in texts], dtype=bool)
+    random = np.array([not text for text in texts], bool)
     shared = np.where(
         (requests.group >= 0) & random, np.minimum(requests.prefix_tokens, tokens), 0.0
     )

@@ -20,25 +20,25 @@ from .client.messages import RequestLog
 SCHEMA = 1
 """Version of the file; ``schema`` in its metadata."""
 
-_TEXTS = ("point", "outcome", "message")
-_COUNTS = ("seed", "request", "expected_tokens", "chunks", "retries")
-_UNSURE_COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
-_SECONDS = ("sent_s", "ttft_s", "e2el_s", "send_delay_s")
-COLUMNS = (
-    *(
-        "point",
-        "seed",
-        "request",
-        "sent_s",
-        "ttft_s",
-        "e2el_s",
-        "input_tokens",
-        "output_tokens",
-        "cached_tokens",
-    ),
-    *("expected_tokens", "chunks", "retries", "send_delay_s", "outcome", "message", "itl_ms"),
-)
-"""Columns in the order of the file; ``docs/files.md`` defines them."""
+COLUMNS = {
+    "point": "string",
+    "seed": "int64",
+    "request": "int64",
+    "sent_s": "float64",
+    "ttft_s": "float64",
+    "e2el_s": "float64",
+    "input_tokens": "int64",
+    "output_tokens": "int64",
+    "cached_tokens": "int64",
+    "expected_tokens": "int64",
+    "chunks": "int64",
+    "retries": "int64",
+    "send_delay_s": "float64",
+    "outcome": "string",
+    "message": "string",
+    "itl_ms": "list",
+}
+"""Arrow type of each column, in the order of the file; ``docs/files.md`` defines them."""
 
 
 class LoadLog(NamedTuple):
@@ -59,7 +59,7 @@ def has_requests(path: Path) -> bool:
     import pyarrow.parquet as pq
 
     try:
-        return tuple(pq.read_schema(path).names) == COLUMNS
+        return list(pq.read_schema(path).names) == list(COLUMNS)
     except (OSError, ValueError):
         return False
 
@@ -69,18 +69,14 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {
-        **dict.fromkeys(_TEXTS, pa.string()),
-        **dict.fromkeys((*_COUNTS, *_UNSURE_COUNTS), pa.int64()),
-        **dict.fromkeys(_SECONDS, pa.float64()),
-        "itl_ms": pa.list_(pa.float32()),
-    }
+    kinds = {**COLUMNS, "itl_ms": pa.list_(pa.float32())}
     about = {"schema": str(SCHEMA), **{key: str(value) for key, value in metadata.items()}}
-    schema = pa.schema([(name, kinds[name]) for name in COLUMNS], metadata=about)
+    schema = pa.schema(list(kinds.items()), metadata=about)
     tables = [pa.table(_arrays(load), schema=schema) for load in loads]
     content = BytesIO()
     whole = pa.concat_tables(tables) if tables else schema.empty_table()
-    pq.write_table(whole, content, compression="zstd", use_dictionary=list(_TEXTS))
+    texts = [name for name, kind in COLUMNS.items() if kind == "string"]
+    pq.write_table(whole, content, compression="zstd", use_dictionary=texts)
     write_atomically(path, content.getvalue())
 
 

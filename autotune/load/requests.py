@@ -77,9 +77,7 @@ class Requests:
     def begins_s(self) -> Floats:
         """Return each closed-loop stream's first request, seconds after the load's start, shape
         (concurrency,)."""
-        return np.arange(self.concurrency, dtype=np.float64) * (
-            self.ramp_s / max(self.concurrency, 1)
-        )
+        return np.arange(float(self.concurrency)) * (self.ramp_s / max(self.concurrency, 1))
 
     def __len__(self) -> int:
         return len(self.input_tokens)

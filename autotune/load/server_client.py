@@ -10,11 +10,11 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import httpx
 
@@ -207,6 +207,7 @@ class ServerClient:
         return None
 
 
+@dataclass(eq=False)
 class ServerTokenizer:
     """The model's own tokenizer behind the server's ``/tokenize``, one call per text.
 
@@ -214,22 +215,20 @@ class ServerTokenizer:
     TensorRT-LLM has no such endpoint.
     """
 
-    exact = True
-    words: Sequence[str] = ()
+    target: Target
+    body: dict[str, Any]
+    key: str
+    vocabulary: int | None
+    exact: ClassVar[bool] = True
+    words: ClassVar[Sequence[str]] = ()
 
-    def __init__(
-        self, target: Target, body: dict[str, Any], key: str, vocabulary: int | None
-    ) -> None:
-        self.vocabulary = vocabulary
-        self._target = target
-        self._body = body
-        self._key = key
-        self._http = http_client(httpx.Client, target, _TOKENIZE_S)
+    def __post_init__(self) -> None:
+        self._http = http_client(httpx.Client, self.target, _TOKENIZE_S)
         weakref.finalize(self, self._http.close)
 
     def __reduce__(self) -> tuple[type[ServerTokenizer], tuple[Any, ...]]:
         """Pickle for a worker process, which opens its own connections."""
-        return ServerTokenizer, (replace(self._target), self._body, self._key, self.vocabulary)
+        return ServerTokenizer, (replace(self.target), self.body, self.key, self.vocabulary)
 
     @classmethod
     def find(cls, target: Target, model: str) -> ServerTokenizer | None:
@@ -253,12 +252,12 @@ class ServerTokenizer:
         if not text:
             return 0
         try:
-            answer = self._http.post("/tokenize", json={**self._body, self._key: text})
+            answer = self._http.post("/tokenize", json={**self.body, self.key: text})
         except httpx.HTTPError as error:
             raise self._lost(str(error)) from error
         count = _tokens(answer)
         if count is None:
-            message = self._target.redacted(answer.text[:200])
+            message = self.target.redacted(answer.text[:200])
             raise self._lost(f"HTTP {answer.status_code}: {message}")
         return count
 
@@ -267,7 +266,7 @@ class ServerTokenizer:
 
     def _lost(self, why: str) -> BadInput:
         return BadInput(
-            f"{self._target.url}/tokenize no longer counts tokens ({why}); give the model's --tokenizer"
+            f"{self.target.url}/tokenize no longer counts tokens ({why}); give the model's --tokenizer"
         )
 
 

@@ -516,7 +516,7 @@ INTERVAL_ERROR = 0.05
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """Return Student's interval of a mean of two values or more."""
-    mean, squared_error = moments(np.asarray(values, dtype=np.float64))
+    mean, squared_error = moments(np.asarray(values, np.float64))
     half = student(len(values) - 1) * math.sqrt(squared_error)
     return mean - half, mean + half
 

@@ -242,23 +242,25 @@ def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
 def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
     """Return the latencies in ms of a limit, in the order of sending; None for other metrics and
     token gaps."""
-    latency = slo.metric.split("_")[1]
-    if not is_latency(slo) or latency == "itl":
+    latency = latency_of(slo)
+    if latency is None or latency == "itl":
         return None
     series = [latencies(run.successful().in_order_of_sending())[latency] for run in runs]
     return np.concatenate(series)
 
 
-def is_latency(slo: Slo) -> bool:
-    """Return whether a limit is an upper one on a latency statistic."""
+def latency_of(slo: Slo) -> str | None:
+    """Return the latency of an upper limit on one of its statistics; None for other limits."""
     parts = slo.metric.split("_")
-    return slo.sense == "<=" and len(parts) == 3 and parts[1] in LATENCIES and parts[2] == "ms"
+    upper = slo.sense == "<=" and len(parts) == 3 and parts[1] in LATENCIES and parts[2] == "ms"
+    return parts[1] if upper else None
 
 
 def _quantile(slo: Slo) -> float | None:
     """Return the quantile of the requests in a limit; None for other limits."""
-    name, _, rest = slo.metric.partition("_")
-    return QUANTILES.get(name) if is_latency(slo) and not rest.startswith("itl") else None
+    if latency_of(slo) in (None, "itl"):
+        return None
+    return QUANTILES.get(slo.metric.partition("_")[0])
 
 
 def _broken(slo: Slo, metrics: Metrics) -> Broken:

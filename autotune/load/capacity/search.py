@@ -33,7 +33,7 @@ from autotune.load.workloads import Workload
 from autotune.load.workloads.arrivals import Arrival
 from autotune.load.workloads.lengths import SessionLengths, TraceLengths
 
-from .judge import LOOKS, Broken, Judgement, is_latency, judge, least_requests
+from .judge import LOOKS, Broken, Judgement, judge, latency_of, least_requests
 
 TOLERANCE = 0.1
 """Largest share between the lightest violating load and the heaviest one that meets the limits."""
@@ -215,20 +215,19 @@ class Probe(NamedTuple):
     number: int
     ramp_s: float = 0.0
 
-    @property
-    def arrival(self) -> Arrival:
-        if self.by == "rate":
-            return Arrival(kind="poisson", request_rate=self.load)
-        return Arrival(kind="closed_loop", concurrency=int(self.load), ramp_s=self.ramp_s)
-
     def workload(self, workload: Workload) -> Workload:
         """Return the prompts of a workload at this load; a trace at its own times, sped up."""
-        label = f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}"
-        lengths = workload.points[0].lengths
-        arrival = self.arrival
-        if self.by == "rate" and isinstance(lengths, TraceLengths):
-            arrival = Arrival(kind="trace", speedup=self.load / lengths.trace.rate)
-        point = workload.points[0].with_fields(label=label, prompts=self.requests, arrival=arrival)
+        point = workload.points[0]
+        if self.by == "concurrency":
+            label = f"c{self.load:g}"
+            streams = int(self.load)
+            arrival = Arrival(kind="closed_loop", concurrency=streams, ramp_s=self.ramp_s)
+        else:
+            label = f"r{self.load:g}"
+            arrival = Arrival(kind="poisson", request_rate=self.load)
+            if isinstance(point.lengths, TraceLengths):
+                arrival = Arrival(kind="trace", speedup=self.load / point.lengths.trace.rate)
+        point = point.with_fields(label=label, prompts=self.requests, arrival=arrival)
         return workload.with_fields(points=[point])
 
     def seed(self, seed: int) -> int:
@@ -298,7 +297,7 @@ def check_search(by: By, workload: Workload, slos: Sequence[Slo]) -> None:
             f"--find-load with workload {workload.name}: a session's turns wait for answers and think times; use a "
             "workload of single requests, e.g. sharegpt or random:1000:200"
         )
-    if not any(map(is_latency, slos)):
+    if not any(map(latency_of, slos)):
         raise BadInput("--find-load needs a latency limit, e.g. --slo 'p99_ttft_ms<=2000'")
 
 
@@ -492,10 +491,8 @@ class LoadSearch:
 
     def _request_s(self, load: float) -> float:
         """Return the seconds of a request at the heaviest load lighter than this one."""
-        lighter = max(
-            (one for one in self._loads if one < load and self._loads[one].runs), default=None
-        )
-        known = self._alone if lighter is None else self._loads[lighter]
+        lighter = [one for one in self._loads.values() if one.load < load and one.runs]
+        known = max(lighter, key=lambda one: one.load, default=self._alone)
         return float(known.metrics["mean_e2el_ms"]) / 1e3
 
     def _requests(self, load: float) -> int:
@@ -510,17 +507,12 @@ class LoadSearch:
         if self._by == "concurrency":
             needed.append(TURNOVERS * load)
         else:
-            waits = [
-                slo
-                for slo in self._slos
-                if is_latency(slo) and slo.metric.split("_")[1] in ("ttft", "e2el")
-            ]
-            slack_ms = [slo.limit - float(self._alone.metrics[slo.metric]) for slo in waits]
             needed += [float(LEAST_OPEN), TURNOVERS * load * self._request_s(load)]
-            needed += [
-                load * min(PATIENCE * slack / 1e3 / TOLERANCE, FIRST * CONFIRM_S)
-                for slack in slack_ms
-            ]
+            for slo in self._slos:
+                if latency_of(slo) in ("ttft", "e2el"):
+                    slack_ms = slo.limit - float(self._alone.metrics[slo.metric])
+                    wait_s = PATIENCE * slack_ms / 1e3 / TOLERANCE
+                    needed.append(load * min(wait_s, FIRST * CONFIRM_S))
         return min(math.ceil(max(needed)), MOST_REQUESTS)
 
     @property

@@ -170,12 +170,12 @@ class RequestLog:
         """Build the columns from finished exchanges."""
         outcomes = tuple(exchange.outcome for exchange in exchanges if exchange.outcome is not None)
         assert len(outcomes) == len(exchanges), "a load ends after all its requests"
-        ok = np.array([outcome.ok for outcome in outcomes], dtype=bool)
+        ok = np.array([outcome.ok for outcome in outcomes], bool)
         usage = [exchange.usage or (None, None, None) for exchange in exchanges]
-        counts = np.array(usage, dtype=np.float64).reshape(-1, 3)  # NaN where there is None
-        times = [np.frombuffer(exchange.events.times_ns, dtype=np.int64) for exchange in exchanges]
-        chunks = np.array([len(t) for t in times], dtype=np.int64)
-        none = np.empty(0, dtype=np.int64)
+        counts = np.array(usage, np.float64).reshape(-1, 3)  # NaN where there is None
+        times = [np.frombuffer(exchange.events.times_ns, np.int64) for exchange in exchanges]
+        chunks = np.array([len(t) for t in times], np.int64)
+        none = np.empty(0, np.int64)
         good = [t for t, fine in zip(times, ok, strict=True) if fine]
         records = RequestRecords(
             sent_s=np.array([exchange.sent_ns for exchange in exchanges]) / 1e9,
@@ -190,11 +190,11 @@ class RequestLog:
             # spread evenly.
             token_n=np.repeat(counts[ok, 1] / np.maximum(chunks[ok], 1), chunks[ok]),
         )
-        expected = np.array([exchange.expected_tokens for exchange in exchanges], dtype=np.int64)
+        expected = np.array([exchange.expected_tokens for exchange in exchanges], np.int64)
         return cls(
             records,
             outcomes,
-            np.array(retries, dtype=np.int64),
+            np.array(retries, np.int64),
             send_delay_s,
             counts[:, 2],
             chunks,

@@ -91,7 +91,7 @@ def test_the_file_says_what_it_is_and_nothing_else_is_left(tmp_path: Path):
         "evidence": "emulated",
         "schema": "1",
     }.items() <= table.metadata.items()
-    assert tuple(table.columns) == COLUMNS
+    assert list(table.columns) == list(COLUMNS)
     assert table.columns["point"].tolist() == ["c1", "c2"]
     assert table.columns["message"].tolist() == ["", "gone with half a pair ?"]
     assert list(tmp_path.iterdir()) == [path]
