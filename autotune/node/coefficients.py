@@ -63,7 +63,7 @@ class Behaviour(Entry):
     chunked_prefill: bool
     """False: only whole prompts that fit what is left of a step's budget."""
     block_chunks: Literal["tokens", "cut", "count"]
-    """Where a chunk ends: anywhere; at a block's end; there, with prompts counted in whole blocks."""
+    """End of a chunk: anywhere; at a block's end; there, with prompts counted in whole blocks."""
     max_prefill_tokens: int | None
     """Prompt tokens after which a step admits no further request."""
     queue: Literal["first_come", "longest_prefix"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
+from typing import NamedTuple
 
 from autotune.engines.cards import (
     BF16,
@@ -41,8 +41,7 @@ class MemoryVerdict(StrEnum):
     TOO_CLOSE = "too_close_to_call"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
+class MemoryPlan(NamedTuple):
     """Bytes on one GPU.
 
     Attributes:

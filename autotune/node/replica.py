@@ -12,8 +12,8 @@ import heapq
 import math
 from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,11 +59,10 @@ class BlockCache:
         return len(blocks) * self._block_tokens
 
     def _matched(self, request: int) -> list[int]:
-        return list(
-            takewhile(
-                lambda block: block in self._users or block in self._idle, self._blocks[request]
-            )
-        )
+        return list(takewhile(self._has, self._blocks[request]))
+
+    def _has(self, block: int) -> bool:
+        return block in self._users or block in self._idle
 
     def hold(self, request: int) -> None:
         held = self._matched(request)
@@ -88,7 +87,7 @@ class BlockCache:
         return self._add(self._held.setdefault(request, []), self._answers[request])
 
     def _add(self, held: list[int], blocks: Sequence[int]) -> int:
-        added = [block for block in blocks if block not in self._users and block not in self._idle]
+        added = [block for block in blocks if not self._has(block)]
         self._users.update(dict.fromkeys(added, 1))
         held += added
         return self._tokens(added)
@@ -149,10 +148,11 @@ def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCach
     if requests.turns is not None:
         # The next turn of the session begins with them.
         after = requests.turns.after.tolist()
-        said = {
-            before: segments[request][:-1] for request, before in enumerate(after) if before >= 0
+        answers = {
+            before: list(_whole_blocks(segments[request][:-1], block))
+            for request, before in enumerate(after)
+            if before >= 0
         }
-        answers = {before: list(_whole_blocks(pieces, block)) for before, pieces in said.items()}
     blocks, sizes = {request: list(pieces) for request, pieces in enumerate(cut)}, dict[int, int]()
     for pieces in cut:
         sizes.update(pieces)
@@ -202,10 +202,10 @@ class FrontEnd:
     def drop(self, request: int) -> bool:
         """Abort a request; return False if this replica does not have it."""
         kept = [item for item in self._reading if item[1] != request]
-        found = len(kept) < len(self._reading)
+        dropped = len(kept) < len(self._reading)
         heapq.heapify(kept)
         self._reading = kept
-        return found
+        return dropped
 
 
 class BackEnd:
@@ -265,8 +265,7 @@ class Sequences:
         return float(self.output[request] - self.written[request])
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A piece of a prompt to compute in a step; `start` counts the tokens before it."""
 
     request: int
@@ -290,12 +289,8 @@ class Replica:
     def __init__(
         self, server: SimulatedServer, sequences: Sequences, cache: BlockCache, capacity: int
     ) -> None:
-        self._server, self._c, self._sequences, self._cache = (
-            server,
-            server.coefficients,
-            sequences,
-            cache,
-        )
+        self._server, self._c = server, server.coefficients
+        self._sequences, self._cache = sequences, cache
         self._block = server.block_tokens
         self.capacity = capacity // self._block * self._block
         self._admissible = self.capacity * (1.0 - self._c.watermark)
@@ -341,9 +336,11 @@ class Replica:
         ):
             self.waiting = deque(sorted(self.waiting, key=self._cache.match, reverse=True))
         chunks: list[Chunk] = []
-        while budget > 0 and (
-            self._filling or (prompts > 0 and self._admit(taken, budget, prompts, not chunks))
-        ):
+        while budget > 0:
+            if not self._filling and (
+                prompts <= 0 or not self._admit(taken, budget, prompts, not chunks)
+            ):
+                break
             request, left = self._filling[0]
             tokens = left
             if left > budget and self._c.chunked_prefill:
@@ -355,14 +352,8 @@ class Replica:
                 break
             counted = int(self._blocks(tokens)) if self._c.block_chunks == "count" else tokens
             budget, prompts = budget - counted, prompts - counted
-            chunks.append(
-                Chunk(
-                    request,
-                    int(self._sequences.prompt[request]) - left,
-                    tokens,
-                    last=tokens == left,
-                )
-            )
+            start = int(self._sequences.prompt[request]) - left
+            chunks.append(Chunk(request, start, tokens, last=tokens == left))
             if tokens == left:
                 self._filling.popleft()
             else:
@@ -383,12 +374,12 @@ class Replica:
         own = int(self._sequences.prompt[request]) - shared
         # Nothing but a prompt alone may be longer than a step; the front end refuses what is too
         # long for good.
-        if (own > budget and not self._c.chunked_prefill and busy) or (
-            own >= prompts and not first
-        ):
+        if own > budget and not self._c.chunked_prefill and busy:
+            return False
+        if own >= prompts and not first:
             return False
         held, output = self._blocks(own), self._sequences.left(request)
-        # Where nothing is ever evicted, the output's last block is promised too.
+        # Without evictions the output's last block is promised too.
         promised = self._c.reserve_new * min(output, self._c.reserve_clip or math.inf)
         if self._c.reserve_share >= 1:
             promised = self._blocks(own + output + self._server.tokens_per_step) - held
@@ -418,7 +409,7 @@ class Replica:
     def start(self, request: int) -> None:
         """Start decoding: the prompt is computed, the first token exists (after a preemption, the
         next one)."""
-        # What the cache keeps, whole blocks, belongs to it from now on, not to this request.
+        # Whole blocks that the cache keeps belong to it from now on, not to this request.
         self._sequences.context[request] -= self._cache.keep(request)
         self._sequences.written[request] += 1
         del self._promised[request]

@@ -20,7 +20,7 @@ import heapq
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -151,8 +151,7 @@ def _kept(position: float, top_k: float) -> float:
     return float(top_k**2 / 2 + (position - top_k) * top_k)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStep:
+class EngineStep(NamedTuple):
     """One engine step, from start to end; `ids` are the decoding sequences, shape (n,)."""
 
     ids: Ints

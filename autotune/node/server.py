@@ -169,16 +169,16 @@ class SimulatedServer:
     @cached_property
     def running_limit(self) -> int:
         """Return the most sequences of a rank; the engine's own limit is always per rank."""
-        given = self._count("max_running_requests", 0)
-        if given and self.coefficients.running_limit_per == "node":
-            return max(1, given // self.joined_replicas)
-        return given or self.coefficients.max_running_requests
+        limit = self._count("max_running_requests", 0)
+        if limit and self.coefficients.running_limit_per == "node":
+            return max(1, limit // self.joined_replicas)
+        return limit or self.coefficients.max_running_requests
 
     @cached_property
     def block_tokens(self) -> int:
         """Return the tokens per block of the KV pool; ranks that share a context split it."""
-        given = self._count("block_size", 0) or self._count("tokens_per_block", 0)
-        return (given or self.coefficients.block_tokens) * self.context_parallel
+        tokens = self._count("block_size", 0) or self._count("tokens_per_block", 0)
+        return (tokens or self.coefficients.block_tokens) * self.context_parallel
 
     @cached_property
     def reserve_share(self) -> float:

@@ -30,8 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -65,8 +64,7 @@ _ARRIVALS = 4
 """Iterations that solve for requests in flight and their latency under arrivals over time."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSummary:
+class LoadSummary(NamedTuple):
     """Means and quantiles of the requests of one load point.
 
     Attributes:
@@ -127,15 +125,13 @@ class LoadSummary:
         """Return the share of one of several servers, one of which has the longest answers."""
         if servers == 1:
             return self
-        return replace(
-            self,
+        return self._replace(
             requests=math.ceil(self.requests / servers),
             in_flight=math.ceil(self.in_flight / servers),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(NamedTuple):
     """Seconds of a load in the fluid model.
 
     Attributes:
@@ -517,8 +513,7 @@ def good_share(load: LoadSummary, flow: Flow, limits: Sequence[Slo]) -> float | 
     return max(good_shares[0] + good_shares[1], 0.5 / load.requests)
 
 
-@dataclass(frozen=True, slots=True)
-class SteadyPrediction:
+class SteadyPrediction(NamedTuple):
     """Metrics of one configuration under one workload, and the odds that it starts.
 
     Attributes:
@@ -536,11 +531,10 @@ class SteadyPrediction:
     starts: float
     doubt: str
     startup_s: float
-    drawn: Mapping[str, Floats] = field(default_factory=dict)
+    drawn: Mapping[str, Floats]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits on latencies: of a server at its `capacity`, and of a `request` in
     ``request_goodput``."""
 
@@ -620,10 +614,8 @@ class SteadyNode:
             if plan.starts:
                 most = min(most, sequences_held(server, load, plan.capacity_tokens))
             running.append(most)
-        longest, prompt = (
-            self._workload.longest_request,
-            max(load.longest_prompt for load in self._loads),
-        )
+        longest = self._workload.longest_request
+        prompt = max(load.longest_prompt for load in self._loads)
         fits = min(plan.fit_probability, plan.holds(longest))
         refused = too_long(server, plan, self._workload) is not None
         doubt = "memory" if fits < 0.5 or refused else ""

@@ -1,21 +1,21 @@
 """Table of metrics: name, title, unit, direction, scaling, derivation, and places of display.
 
-A new metric is one row. What a client counts is computed in `autotune.load.metrics.formulas`; a row with
-`derive` follows from other metrics. Names and definitions are those of ``vllm bench serve
---save-result`` where it has one
+A new metric is one row of ``metrics.yaml``. A client's counts are summed up in
+`autotune.load.metrics.formulas`; those in `DERIVED` follow from other metrics. Names and
+definitions are those of ``vllm bench serve --save-result`` where it has one
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from autotune.base.errors import BadInput, UnknownName
-
-from .records import LATENCIES, STATISTICS
+from autotune.engines.entry import parse_yaml
 
 Metrics = dict[str, Any]
 """Metrics of one workload under the names of `autotune.load.metrics.formulas`."""
@@ -85,10 +85,10 @@ class Rent:
         out.
         """
         load, derived = Load(metrics, self), dict(metrics)
-        for name, row in TABLE.items():
-            if row.derive is None or (name in metrics and name not in COSTS):
+        for name, formula in DERIVED.items():
+            if name in metrics and name not in COSTS:
                 continue
-            value = row.derive(load)
+            value = formula(load)
             if value is not None:
                 derived[name] = value
         if isinstance(rows := metrics.get(CURVE), list):
@@ -96,8 +96,7 @@ class Rent:
         return derived
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """Metrics of one load, and the other inputs of derivations."""
 
     metrics: Mapping[str, Any]
@@ -118,8 +117,7 @@ class Load:
         return gpus * price / 3600 / tokens_per_s * 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -134,7 +132,6 @@ class Metric:
         shown: places that show it unasked.
         predicted_as: the predicted metric that orders candidates alike, where it is not predicted
             itself.
-        derive: computes it from other metrics; None without its inputs.
     """
 
     name: str
@@ -148,14 +145,8 @@ class Metric:
     needs: Literal[
         "", "--gpu-hour-price", "--find-load", "--find-load concurrency", "--find-load rate"
     ] = ""
-    shown: tuple[Place, ...] = ()
+    shown: Sequence[Place] = ()
     predicted_as: str = ""
-    derive: Callable[[Load], float | None] | None = None
-
-
-_RATE: dict[str, Any] = {"time_power": 1}
-_TIME: dict[str, Any] = {"maximise": False, "time_power": -1, "less": "takes {} less time"}
-_WORK: dict[str, Any] = {**_RATE, "is_work": True}
 
 
 def _read_per_s(load: Load) -> float:
@@ -188,30 +179,6 @@ def _per_user(load: Load) -> float | None:
     return 1e3 / tpot_ms if tpot_ms else None
 
 
-def _capacity(name: str, title: str, unit: str = "tok/s", **more: Any) -> Metric:
-    more = {**_RATE, "needs": "--find-load", "shown": ("mlflow", "capacity"), **more}
-    return Metric(f"capacity_{name}", title, unit, **more)
-
-
-def _cost(
-    tokens: str, tokens_per_s: Callable[[Load], float], shown: tuple[Place, ...] = ("bench",)
-) -> Metric:
-    """Return the whole bill over some of the tokens, so that the parts do not add up to the whole.
-
-    No figure says how a node's time is divided between prefill and decode.
-    """
-    return Metric(
-        f"cost_per_million_{tokens}",
-        "Cost",
-        f"per million {tokens.replace('_', ' ')}",
-        **_TIME | {"less": "costs {} less"},
-        is_work=True,
-        needs="--gpu-hour-price",
-        shown=shown,
-        derive=lambda load: load.cost(tokens_per_s(load)),
-    )
-
-
 _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
 
 
@@ -221,72 +188,23 @@ def _words(name: str) -> tuple[str, str]:
     return shown[:1].upper() + shown[1:], "ms" if name.endswith("_ms") else ""
 
 
-def _latency(statistic: str, latency: str) -> Metric:
-    name = f"{statistic}_{latency}_ms"
-    shown: tuple[Place, ...] = ()
-    if statistic in ("mean", "p99"):
-        shown = ("report",) if latency in ("ttft", "tpot") else ("mlflow",)
-    elif statistic == "median" and latency in ("ttft", "tpot"):
-        shown = ("mlflow",)
-    return Metric(name, *_words(name), **_TIME, may_be_zero=statistic == "std", shown=shown)
+DERIVED: dict[str, Callable[[Load], float | None]] = {
+    PER_GPU: _per_gpu,
+    PER_USER: _per_user,
+    "cost_per_million_tokens": lambda load: load.cost(load.positive(HEADLINE)),
+    "cost_per_million_input_tokens": lambda load: load.cost(_read_per_s(load)),
+    "cost_per_million_output_tokens": lambda load: load.cost(load.positive("output_throughput")),
+    ENERGY[2]: _per_joule,
+    VIOLATIONS: _violations,
+}
+"""Metrics that follow from others; None without their inputs.
 
+Each cost is the whole bill over some of the tokens, so that the parts do not add up to the whole:
+no figure says how a node's time is divided between prefill and decode.
+"""
 
-_ROWS = (
-    Metric("completed", "Completed", shown=("mlflow",)),
-    Metric("failed", "Failed", maximise=False, may_be_zero=True, shown=("mlflow",)),
-    Metric("duration", "Duration", "s", **_TIME, shown=("mlflow",)),
-    Metric("total_input_tokens", "Total input tokens"),
-    Metric("total_output_tokens", "Total output tokens"),
-    Metric("request_throughput", "Request throughput", "req/s", **_WORK, shown=("mlflow",)),
-    Metric(GOODPUT, "Goodput", "req/s", **_WORK, may_be_zero=True, shown=("mlflow",)),
-    Metric(HEADLINE, "Total TPS", "tok/s", **_WORK, shown=("report",)),
-    Metric("output_throughput", "Output TPS", "tok/s", **_WORK, shown=("report",)),
-    Metric("max_output_tokens_per_s", "Highest output TPS", "tok/s", **_RATE),
-    Metric("max_concurrent_requests", "Max concurrent requests"),
-    Metric(
-        STEADY,
-        "Total TPS in the steady state",
-        "tok/s",
-        **_WORK,
-        shown=("mlflow",),
-        predicted_as=HEADLINE,
-    ),
-    Metric("cache_hit_rate", "Cache hit rate", may_be_zero=True, shown=("mlflow",)),
-    Metric("spec_decode_acceptance_rate", "Spec decode acceptance rate", shown=("mlflow",)),
-    Metric("spec_decode_acceptance_length", "Spec decode acceptance length"),
-    *(_latency(statistic, latency) for latency in LATENCIES for statistic in STATISTICS),
-    _capacity("concurrency", "Capacity", "requests in flight", needs="--find-load concurrency"),
-    _capacity("request_rate", "Capacity", "req/s", needs="--find-load rate"),
-    _capacity(HEADLINE, "Total TPS at capacity", is_work=True),
-    _capacity(PER_USER, "Output tokens per second and user at capacity", shown=("capacity",)),
-    Metric(
-        PER_GPU, "Total TPS per GPU", "tok/s", **_WORK, shown=("mlflow", "bench"), derive=_per_gpu
-    ),
-    Metric(
-        PER_USER,
-        "Output TPS per user",
-        "tok/s",
-        **_RATE,
-        shown=("mlflow", "bench"),
-        derive=_per_user,
-    ),
-    _cost("tokens", lambda load: load.positive(HEADLINE), ("mlflow", "bench")),
-    _cost("input_tokens", _read_per_s),
-    _cost("output_tokens", lambda load: load.positive("output_throughput")),
-    Metric(
-        ENERGY[0],
-        "Energy per output token",
-        "J",
-        **_TIME | {"less": "uses {} less energy"},
-        shown=("report",),
-    ),
-    Metric(ENERGY[1], "Mean power", "W", maximise=False, shown=("report",)),
-    Metric(
-        ENERGY[2], "Output tokens per joule", "tok/J", **_RATE, shown=("mlflow",), derive=_per_joule
-    ),
-    Metric(VIOLATIONS, "Requests that break a limit", "%", maximise=False, derive=_violations),
-)
-TABLE = {row.name: row for row in _ROWS}
+_ROWS = parse_yaml(Path(__file__).with_name("metrics.yaml").read_text(encoding="utf-8"))
+TABLE = {row["name"]: Metric(**row) for row in _ROWS["metrics"]}
 """Every metric."""
 
 METRICS = {name: row for name, row in TABLE.items() if name != VIOLATIONS}
@@ -298,7 +216,6 @@ USUAL = (
 )
 """The metrics that people use: an unknown name is answered with these."""
 COSTS = tuple(name for name, row in METRICS.items() if row.needs == "--gpu-hour-price")
-DERIVED = tuple(name for name, row in TABLE.items() if row.derive is not None)
 
 
 def shown_in(place: Place) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -35,8 +34,7 @@ class NoAnswers(AutotuneError):
     exit_code = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One generated token, with log-probabilities, its own and the likeliest by text; None if not
     available."""
 
@@ -45,8 +43,7 @@ class Token:
     others: Mapping[str, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The answer to one request."""
 
     text: str

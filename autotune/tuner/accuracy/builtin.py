@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -78,8 +79,7 @@ _WORST_LOSS = (
 _FEWEST = 8  # Contexts that both servers must have answered
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """One text to continue, in a group (``alone``, ``load`` or ``long``) that is compared
     separately."""
 
@@ -139,8 +139,7 @@ def _long() -> Iterator[tuple[str, str]]:
         yield f"needle {needle}", ledger + _entry(needle)[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(NamedTuple):
     """The first difference of two answers; for the reference the other token is `severity` nats
     less likely."""
 
@@ -188,8 +187,7 @@ class Agreement:
         return score([True] * (self.total - other) + [False] * other)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Verdict on a server's answers, compared with those of the baseline.
 
     Attributes:
