@@ -15,6 +15,7 @@ from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.promises import GivenUp
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import Metrics
+from autotune.outputs.report.sentences import paragraphs
 from autotune.tuner.study.recommendation import (
     Alternative,
     Choice,
@@ -347,3 +348,8 @@ def spec(**changes: Any) -> StudySpec:
         seed=7,
     )
     return question.model_copy(update=changes)
+
+
+def conclusion(outcome: Recommendation) -> str:
+    """The conclusion of a report as one text."""
+    return " ".join(paragraphs(outcome))

@@ -73,7 +73,7 @@ def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
 
 def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
     """``autotune regress``: returns the exit status of the verdict."""
-    from autotune.outputs.report.words import regression
+    from autotune.outputs.report.sentences import regression
     from autotune.verify import regress as compare
 
     folder = Home(home)
@@ -185,8 +185,8 @@ _WIDTH = 100  # Columns of a study's final block
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
+    from autotune.outputs.report.sentences import brief, predictions
     from autotune.outputs.report.text import command
-    from autotune.outputs.report.words import brief, predictions
     from autotune.outputs.tracking import view_address
 
     chosen = recommendation.recommended

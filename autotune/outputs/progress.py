@@ -23,8 +23,8 @@ from autotune.base.notify import Stage
 from autotune.engines.command import Configuration, Scalar
 from autotune.engines.enumeration import CandidateSet
 from autotune.load.metrics import readable
+from autotune.outputs.report.sentences import carried
 from autotune.outputs.report.tables import broken_slos
-from autotune.outputs.report.words import carried
 from autotune.tuner.backends import backend_of
 from autotune.tuner.foresight import Prediction, cost
 from autotune.tuner.prepare.candidates import Prepared

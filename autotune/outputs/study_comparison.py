@@ -25,7 +25,7 @@ from autotune.tuner.study.home import Home, library_of
 from autotune.tuner.study.recommendation import Objective, Recommendation
 from autotune.tuner.study.spec import StudySpec
 
-from .report import text, words
+from .report import sentences, text
 
 _NOTES = (
     "a change's interval is that of the objective, from both studies' new launches; what is "
@@ -293,15 +293,15 @@ def _study_lines(letter: str, study: FinishedStudy) -> list[str]:
         intervals = []
         if goal.ci95:
             intervals.append(f"95 % interval {readable.interval(goal.ci95)}")
-        if on_nodes := words.on_a_node(goal):
+        if on_nodes := sentences.on_a_node(goal):
             intervals.append(f"{on_nodes} on a real node, 90 %")
         figure = f"{text.measure(goal.metric, goal.value)} on {goal.workload}"
         ends = f" ({'; '.join(intervals)})" if intervals else ""
         lines.append(f"   {choice.engine} {choice.engine_version}: {figure}{ends}")
         lines += [f"   {line}" for line in choice.command.splitlines()]
-    if unseen := words.not_simulated(outcome):
+    if unseen := sentences.not_simulated(outcome):
         lines.append(f"   {unseen}")
-    gain = words.gain(outcome)
+    gain = sentences.gain(outcome)
     if baseline := outcome.baseline:
         gain += f" The baseline is {baseline.engine} {baseline.engine_version}."
     cost = f"{outcome.launches} launches"

@@ -8,12 +8,11 @@ from pathlib import Path
 from autotune.engines.failure import Failure, FailureKind
 from autotune.load.metrics.formulas import Slo
 from autotune.outputs.report.render import render
-from autotune.outputs.report.words import conclusion
 from autotune.tuner.study.recommendation import Verdict
 from autotune.tuner.trial import Role
 from tests import small_study
 from tests.outputs.test_report import blocks, record, section
-from tests.small_study import BASELINE
+from tests.small_study import BASELINE, conclusion
 
 
 def test_indistinguishable_claims_nothing(tmp_path: Path) -> None:

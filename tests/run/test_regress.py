@@ -17,7 +17,7 @@ from autotune.base.notify import silent
 from autotune.engines.command import Command
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.installed import InstalledEngine
-from autotune.outputs.report.words import regression
+from autotune.outputs.report.sentences import regression
 from autotune.outputs.tracking.content import outcome_metrics, outcome_tags
 from autotune.tuner.backends import EvaluationSetup, Evaluator, backend_named
 from autotune.tuner.search.decide.sequential_test import Look, repeated_interval

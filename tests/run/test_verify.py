@@ -15,7 +15,7 @@ from autotune.base.notify import silent
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
-from autotune.outputs.report.words import conclusion, gain, predictions
+from autotune.outputs.report.sentences import gain, predictions
 from autotune.outputs.tracking.content import outcome_tags
 from autotune.tuner.comparison import StudyFigures
 from autotune.tuner.search.decide.verdict import judge
@@ -27,7 +27,7 @@ from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.spec import PredictedCommand, StudySpec, Verified
 from autotune.verify import verification
 from tests import small_study
-from tests.small_study import BASELINE, WINNER
+from tests.small_study import BASELINE, WINNER, conclusion
 
 OPEN, EXPECTED = (-4.0, 160.0), (3.0, 160.0)
 

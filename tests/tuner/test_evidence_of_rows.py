@@ -16,7 +16,7 @@ from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.base.notify import silent
 from autotune.engines.command import Command, Configuration
-from autotune.outputs.report.words import regression
+from autotune.outputs.report.sentences import regression
 from autotune.outputs.tracking.content import outcome_tags
 from autotune.tuner.backends import backend_named
 from autotune.tuner.study.home import Home

@@ -16,7 +16,6 @@ from autotune.engines.library import Library
 from autotune.load.metrics.formulas import Slo, slos_of
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
-from autotune.outputs.report.words import conclusion
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search import objective
 from autotune.tuner.study.goals import with_goals
@@ -25,6 +24,7 @@ from autotune.tuner.study.options import RunOptions
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role
+from tests.small_study import conclusion
 from tests.tuner.test_recommend import CANDIDATES, launch, spec
 
 _weight = st.floats(1e-300, 1e300)

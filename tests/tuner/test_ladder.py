@@ -20,7 +20,6 @@ from autotune.load.metrics.table import HEADLINE, Metrics
 from autotune.load.workloads import how_fixed, load_workload
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
-from autotune.outputs.report.words import conclusion
 from autotune.tuner.backends import EvaluationSetup, ValidatedEvaluator, evaluator_for
 from autotune.tuner.backends.simulator import SimulatedEvaluator
 from autotune.tuner.comparison import compare, crossings
@@ -36,6 +35,7 @@ from autotune.tuner.study.results import launch_of, row_of
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, Trial
 from tests.data import SWEEP, rows
+from tests.small_study import conclusion
 from tests.tuner.prepare.settings import RUN, prepared
 from tests.tuner.test_recommend import CANDIDATES, launch, spec, story
 

@@ -14,7 +14,7 @@ from autotune.engines.command import Command
 from autotune.load.metrics.formulas import Slo, goodput_limits, parse_goodput, summarize
 from autotune.load.metrics.records import RequestRecords
 from autotune.load.metrics.table import COSTS, DERIVED, METRICS, Metrics, Rent
-from autotune.outputs.report.words import money
+from autotune.outputs.report.sentences import money
 from autotune.tuner.backends import ValidatedEvaluator
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search import objective

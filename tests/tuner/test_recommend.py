@@ -13,7 +13,7 @@ from autotune.engines.command import Command, Configuration, Scalar
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.failure import Failure, FailureKind
 from autotune.load.metrics.formulas import Slo
-from autotune.outputs.report.words import brief, conclusion
+from autotune.outputs.report.sentences import brief
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.reach import OUT_OF_REACH
 from autotune.tuner.study.recommendation import (
@@ -24,6 +24,7 @@ from autotune.tuner.study.recommendation import (
 )
 from autotune.tuner.study.spec import EngineChoice, StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from tests.small_study import conclusion
 
 SPACES = Path(__file__).resolve().parents[2] / "search_spaces"
 MODEL = ModelCard.model_validate(yaml.safe_load((SPACES / "models/deepseek-r1.yaml").read_text()))

@@ -31,7 +31,7 @@ from autotune.engines.registry import engine
 from autotune.load.capacity.search import SHAPES
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import CURVE, Metrics
-from autotune.outputs.report import words
+from autotune.outputs.report import sentences
 from autotune.servers import StartupTimeouts
 from autotune.servers.command import absolute_paths, with_serving
 from autotune.servers.docker_run import (
@@ -143,9 +143,9 @@ def heading(winner: Winner) -> list[str]:
         f"configuration {choice.fingerprint}",
         f"evidence: {recommendation.label}{_REASONS.get(recommendation.origin, '')}",
         figure,
-        words.gain(recommendation),
-        words.not_simulated(recommendation),
-        *words.promises(recommendation),
+        sentences.gain(recommendation),
+        sentences.not_simulated(recommendation),
+        *sentences.promises(recommendation),
         *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
     ]
     if winner.replicas > 1:

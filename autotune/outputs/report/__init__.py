@@ -1,4 +1,4 @@
-"""Report of a study: `render.render` makes the report, `words.brief` the lines for a terminal."""
+"""Report of a study: `render.render` makes the report, `sentences.brief` the lines for a terminal."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from autotune.tuner.study.results import is_held
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Role, State
 
-from . import StudyRecord, text, words
+from . import StudyRecord, sentences, text
 from .tables import average, best_per_engine, broken_slos
 
 _WORTH = {
@@ -76,8 +76,8 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
             kind = "The table has no command; its row in the form of one"
         parts.append(f"{kind} ({text.escape(choice.engine)} {choice.engine_version}):")
         parts.append(_command(choice))
-    parts += [_list(words.promises(outcome)), *map(_command, outcome.alternatives)]
-    parts.append(_list([*words.sentences(outcome), words.remaining(outcome)]))
+    parts += [_list(sentences.promises(outcome)), *map(_command, outcome.alternatives)]
+    parts.append(_list([*sentences.paragraphs(outcome), sentences.remaining(outcome)]))
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if not outcome.baseline and (failure := next(filter(None, failures), None)):
         message = text.escape(redact.text(failure.message))
@@ -147,7 +147,7 @@ def _facts(study: StudyRecord) -> text.Facts:
         if outcome.address:
             facts["95 % interval"] = readable.interval(goal.ci95)
         if goal.interval90_on_a_node:
-            facts[f"{title_of(goal.metric)[0]} on a real node (90 %)"] = words.on_a_node(goal)
+            facts[f"{title_of(goal.metric)[0]} on a real node (90 %)"] = sentences.on_a_node(goal)
         if (longest := choice.longest_request_tokens) is not None:
             known = outcome.baseline.longest_request_tokens if outcome.baseline else None
             other = f" from {known:,}" if known not in (None, longest) else ""
@@ -173,7 +173,7 @@ def predictions(study: StudyRecord) -> list[str]:
         return []
     lines = [
         f"- {text.escape(line)} {text.code(redact.text(one.command))}"
-        for line, one in zip(words.predictions(outcome), outcome.predictions, strict=True)
+        for line, one in zip(sentences.predictions(outcome), outcome.predictions, strict=True)
     ]
     return [
         f"{text.title(study.spec.objective)}, as study {text.code(verified.study)} predicted it "
@@ -186,7 +186,7 @@ def regressions(study: StudyRecord) -> list[str]:
     """Report how the study's commands run on each later version of the engine."""
     parts = []
     for one in study.recommendation.regressions:
-        head, *lines = map(text.escape, words.regression(one, study.recommendation))
+        head, *lines = map(text.escape, sentences.regression(one, study.recommendation))
         parts.append("\n".join([head, "", *(f"- {line}" for line in lines)]))
         if one.tune_again:
             parts.append(text.block(one.tune_again, "bash"))
@@ -255,7 +255,7 @@ def matrix(study: StudyRecord) -> list[str]:
     rows, best = [], []
     for row in outcome.matrix:
         name = f"{row.role}, {row.engine} {text.code(row.fingerprint)}"
-        mark = words.trade_off_mark(outcome, row.fingerprint)
+        mark = sentences.trade_off_mark(outcome, row.fingerprint)
         rows.append({"Configuration": f"{name}{mark}"})
         for workload in spec.workloads:
             rows[-1][text.code(workload)] = _cell(spec.objective, row.workloads.get(workload))
@@ -270,7 +270,7 @@ def matrix(study: StudyRecord) -> list[str]:
         "interval; the best mean of each workload is bold. SLOs are those of the first workload."
     )
     parts = [note, text.table(rows, " " + "r" * len(spec.workloads))]
-    if lost := words.trade_off(outcome):
+    if lost := sentences.trade_off(outcome):
         parts.append(text.escape(f"The recommended configuration {lost}."))
     return [*parts, *best]
 
@@ -309,7 +309,7 @@ def front(study: StudyRecord) -> list[str]:
     rows, commands = [], []
     for number, point in enumerate(outcome.front, 1):
         made = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
-        mark = words.trade_off_mark(outcome, point.fingerprint)
+        mark = sentences.trade_off_mark(outcome, point.fingerprint)
         name = f"{number} (recommended)" if point.fingerprint == chosen else str(number)
         row = {"Point": name, "Configuration": f"{made}{mark}"}
         for goal in (point.objective, point.second):
@@ -358,7 +358,7 @@ def curves(study: StudyRecord) -> list[str]:
         f"({curves.noise_percent:.1f} %).",
         text.table(rows, "r" * (5 + len(extra))),
     ]
-    if crossing := words.crossing(outcome):
+    if crossing := sentences.crossing(outcome):
         parts.append(f"**{crossing}**")
     ahead = any(point.faster == "baseline" for point in curves.points)
     if ahead and outcome.baseline and outcome.recommended:
@@ -509,7 +509,7 @@ def _aim(spec: StudySpec) -> str:
 
 def hours(study: StudyRecord) -> list[str]:
     """State the study's cost, and each phase's share of the launches' seconds."""
-    cost, seconds = words.money(study.recommendation), Counter[str]()
+    cost, seconds = sentences.money(study.recommendation), Counter[str]()
     if not cost:
         return []
     for launch in study.launches:
@@ -536,7 +536,7 @@ def limits(study: StudyRecord) -> list[str]:
             f"The evidence is {outcome.label}: a real server may differ in every figure and may "
             "fail where none failed here. Trust the ranking more than the numbers."
         )
-        if unseen := words.not_simulated(outcome):
+        if unseen := sentences.not_simulated(outcome):
             effect = "No figure depends on these settings; on a real server they may matter."
             points.append(f"{unseen} {effect}")
     better = (
@@ -551,7 +551,7 @@ def limits(study: StudyRecord) -> list[str]:
         "arrivals can change the ranking.",
         better,
         "The interval covers the spread between launches, not an error common to all launches.",
-        words.unjudged(outcome),
+        sentences.unjudged(outcome),
     ]
     if outcome.recommended and outcome.recommended.objective.repeats < 2:
         points.append(

@@ -13,7 +13,7 @@ from autotune.tuner.search.objective import maximises, scores_of
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State
 
-from . import StudyRecord, text, words
+from . import StudyRecord, sentences, text
 
 
 def engines(study: StudyRecord) -> list[str]:
@@ -26,7 +26,7 @@ def engines(study: StudyRecord) -> list[str]:
     for launch, value, count in best_per_engine(study):
         made = launch.trial.configuration
         changed = text.knobs(differing(launch, usual[made.engine])) or "its reference configuration"
-        mark = words.trade_off_mark(study.recommendation, made.fingerprint)
+        mark = sentences.trade_off_mark(study.recommendation, made.fingerprint)
         rows.append(
             {
                 "Engine": f"{made.engine} {launch.trial.engine_version}",
@@ -55,7 +55,7 @@ def finals(study: StudyRecord) -> list[str]:
         spread = "–"
         if len(values) > 1 and mean(values):
             spread = f"{stdev(values) / mean(values) * 100:.1f} %"
-        mark = words.trade_off_mark(study.recommendation, fingerprint)
+        mark = sentences.trade_off_mark(study.recommendation, fingerprint)
         rows.append(
             {
                 "Configuration": f"{role} {text.code(fingerprint)}{mark}",
@@ -125,7 +125,7 @@ def launches(study: StudyRecord) -> list[str]:
                 "Role": launch.trial.role.value,
                 "Engine": made.engine,
                 "Knobs that differ from the reference": knobs
-                + words.trade_off_mark(study.recommendation, made.fingerprint),
+                + sentences.trade_off_mark(study.recommendation, made.fingerprint),
                 text.title(spec.objective): readable.number(value),
                 "Of the best": f"{value / best * 100:.0f} %" if value is not None and best else "–",
                 "KV cache (tokens of a replica)": readable.number(result.kv_cache_tokens),
@@ -357,9 +357,9 @@ def answers(study: StudyRecord) -> list[str]:
                 "Configuration": "the baseline"
                 if own
                 else f"{made.engine} {text.code(made.fingerprint)}",
-                "Score (95 % interval)": words.score(check.kind, check.score, check.ci95),
-                "Baseline": words.score(check.kind, check.baseline, check.baseline_ci95),
-                "Threshold": words.score(check.kind, check.threshold),
+                "Score (95 % interval)": sentences.score(check.kind, check.score, check.ci95),
+                "Baseline": sentences.score(check.kind, check.baseline, check.baseline_ci95),
+                "Threshold": sentences.score(check.kind, check.threshold),
                 "Outcome": outcomes[check.passed],
                 "Took": text.seconds(check.seconds),
             }

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.base.errors import BadInput
 from autotune.load.workloads import load_workload
-from autotune.outputs.report.words import short_load
+from autotune.outputs.report.sentences import short_load
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.study.options import RunOptions
 from autotune.tuner.study.recommendation import WorkloadComparison

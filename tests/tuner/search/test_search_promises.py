@@ -14,7 +14,7 @@ from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.promises import GivenUp
 from autotune.engines.schema import GiveUpKind
 from autotune.load.metrics.formulas import Slo
-from autotune.outputs.report.words import promises
+from autotune.outputs.report.sentences import promises
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.history import Entry, History
