@@ -45,24 +45,6 @@ per token."""
 NEEDLES = 16
 ALONE_SHORT, ALONE_LONG = 12, 4
 """Contexts of each length that are sent one at a time."""
-_PLACES = (
-    "north pier",
-    "south pier",
-    "old mill",
-    "grain store",
-    "east lock",
-    "chapel",
-    "boat yard",
-    "fish market",
-)
-_PEOPLE = ("Ida", "Tomas", "Renske", "Jonah", "Mirela", "Pavel", "Aiko")
-_WORK = (
-    "checked the lamp",
-    "oiled the gate",
-    "wrote down the tide",
-    "mended a net",
-    "swept the steps",
-)
 Answers = Mapping[str, Answer | None]
 """Answers by the context's name; None if the server could not take the context."""
 SEVERE = 1.0
@@ -73,10 +55,10 @@ WRONG_LEVEL = 2e-3
 """Error rate of the test of each group."""
 LOSS = 0.02
 LOSS_LEVEL = 5e-4
-_WORST_LOSS = (
-    5.0  # Upper bound of one token's loss, nats, so that a single token does not decide the mean
-)
-_FEWEST = 8  # Contexts that both servers must have answered
+_WORST_LOSS = 5.0
+"""Upper bound of one token's loss, nats, so that a single token does not decide the mean."""
+_FEWEST = 8
+"""Contexts that both servers must have answered."""
 
 
 class Context(NamedTuple):
@@ -98,7 +80,8 @@ class Context(NamedTuple):
 @lru_cache(maxsize=1)
 def contexts() -> tuple[Context, ...]:
     """Return all contexts: those sent alone first, then those under load."""
-    short, long = list(_short()), list(_long())
+    prompts = yaml.safe_load(Path(__file__).with_name("prompts.yaml").read_text(encoding="utf-8"))
+    short, long = list(_short(prompts["texts"])), list(_long(prompts["ledger"]))
     few_short = short[3 :: len(short) // ALONE_SHORT]
     few_long = long[:: NEEDLES // ALONE_LONG]
     return (
@@ -109,8 +92,7 @@ def contexts() -> tuple[Context, ...]:
     )
 
 
-def _short() -> Iterator[tuple[str, str]]:
-    texts = yaml.safe_load((Path(__file__).parent / "prompts.yaml").read_text(encoding="utf-8"))
+def _short(texts: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
     for number, text in enumerate(texts):
         whole = text["text"].rstrip()
         for cut in CUTS:
@@ -120,23 +102,26 @@ def _short() -> Iterator[tuple[str, str]]:
             yield f"{text['kind']} {number} {cut:g}", whole[: end if end > 20 else place]
 
 
-def _entry(number: int) -> tuple[str, str]:
+def _entry(number: int, ledger: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """Return an entry of the ledger, and the question for its needle up to the start of the
     answer."""
-    place, person = _PLACES[number * 5 % len(_PLACES)], _PEOPLE[number * 3 % len(_PEOPLE)]
+    place, person, work = (
+        ledger[key][number * step % len(ledger[key])]
+        for key, step in (("places", 5), ("people", 3), ("work", 1))
+    )
     level, hour = 11 + number * 7 % 83, f"{number * 11 % 24:02d}:{number * 17 % 60:02d}"
-    line = f"Entry {number:04d}. At {hour} {person} {_WORK[number % len(_WORK)]} at the {place}; level {level} cm.\n"
+    line = f"Entry {number:04d}. At {hour} {person} {work} at the {place}; level {level} cm.\n"
     question = f"\nQuestion: what does entry {number:04d} say, word for word?\nAnswer: Entry {number:04d}. At"
     return line, question
 
 
-def _long() -> Iterator[tuple[str, str]]:
-    entries = [_entry(number)[0] for number in range(1, ENTRIES + 1)]
-    ledger = "".join(["Ledger of the harbour watch.\n", *entries])
+def _long(ledger: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
+    entries = [_entry(number, ledger)[0] for number in range(1, ENTRIES + 1)]
+    text = "".join(["Ledger of the harbour watch.\n", *entries])
     for number in range(NEEDLES):
         # From the first entries to the last ones.
         needle = 1 + number * (ENTRIES - 1) // (NEEDLES - 1)
-        yield f"needle {needle}", ledger + _entry(needle)[1]
+        yield f"needle {needle}", text + _entry(needle, ledger)[1]
 
 
 class Divergence(NamedTuple):

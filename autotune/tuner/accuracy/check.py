@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from pydantic import (
     BaseModel,
@@ -214,7 +214,6 @@ def timed(check: Check, target: Target, model: str, answered: Answered = silent)
     return {**evidence, "seconds": (time.perf_counter_ns() - started_ns) / 1e9}
 
 
-@dataclass(frozen=True, slots=True)
 class Builtin:
     """Agreement with the baseline on our own contexts, alone and under load."""
 
@@ -541,8 +540,7 @@ def check_of_study(spec: StudySpec) -> Check | None:
     return check
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(NamedTuple):
     """Judge the launches of one study, in its folder, by the fingerprint of the baseline's
     configuration."""
 
