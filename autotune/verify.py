@@ -1,4 +1,4 @@
-"""A finished study, launched again: `verification` on real servers, `regress` on two versions."""
+"""A finished study's commands, launched again on two versions of their engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from autotune.tuner.study.home import Home
 from autotune.tuner.study.options import RegressOptions
 from autotune.tuner.study.recommendation import Recommendation, Regression
 from autotune.tuner.study.results import Lock
-from autotune.tuner.verify import Comparison, verification
-
-__all__ = ["regress", "verification"]
+from autotune.tuner.verify import Comparison
 
 
 def regress(

@@ -61,7 +61,7 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
 
 def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
     """``autotune verify``."""
-    from autotune.verify import verification
+    from autotune.tuner.verify import verification
 
     folder = Home(home)
     spec = verification(folder, options, say)

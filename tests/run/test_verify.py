@@ -25,7 +25,7 @@ from autotune.tuner.study.home import Home
 from autotune.tuner.study.options import VerifyOptions
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.spec import PredictedCommand, StudySpec, Verified
-from autotune.verify import verification
+from autotune.tuner.verify import verification
 from tests import small_study
 from tests.small_study import BASELINE, WINNER, conclusion
 

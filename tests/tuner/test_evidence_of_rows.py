@@ -23,8 +23,8 @@ from autotune.tuner.study.home import Home
 from autotune.tuner.study.options import RegressOptions, VerifyOptions
 from autotune.tuner.study.results import RESULTS, Results, read_launches
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
-from autotune.tuner.verify import Comparison
-from autotune.verify import regress, verification
+from autotune.tuner.verify import Comparison, verification
+from autotune.verify import regress
 from tests import small_study
 from tests.engines.stand_ins import install, rows
 from tests.product.cli import autotune, new_home

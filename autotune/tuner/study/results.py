@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,24 +142,19 @@ class Results:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._size = 0
-        self.launches: list[Launch] = []
-        if path.exists():
-            content = path.read_bytes()
-            rows = parse_rows(path, content)
-            self.launches = rows.launches
-            if rows.size != len(content):
-                # Cut off what follows the launches, and end the last of them with a line break.
-                kept = content[: rows.size]
-                with path.open("r+b") as file:
-                    file.truncate(len(kept))
-                    if kept and not kept.endswith(b"\n"):
-                        file.seek(0, os.SEEK_END)
-                        file.write(b"\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-            self._size = rows.size
+        content = path.read_bytes() if path.exists() else b""
+        rows = parse_rows(path, content)
+        self._path, self._size, self.launches = path, rows.size, rows.launches
+        if rows.size != len(content):
+            # Cut off what follows the launches, and end the last of them with a line break.
+            kept = content[: rows.size]
+            with path.open("r+b") as file:
+                file.truncate(len(kept))
+                if kept and not kept.endswith(b"\n"):
+                    file.seek(0, os.SEEK_END)
+                    file.write(b"\n")
+                file.flush()
+                os.fsync(file.fileno())
 
     def append(self, launch: Launch) -> None:
         """Append a launch; it is on disk on return.
@@ -189,33 +184,31 @@ class Lock:
     dies."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / "lock").open("a+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except _HELD:
-            holder = ""
-            with suppress(OSError):  # SMB keeps readers out, too
-                self._file.seek(0)
-                holder = self._file.read().strip()
-            self._file.close()
-            raise StudyLocked(
-                f"another tuner (process {holder or 'unknown'}) works on the study in {folder}: "
-                "wait for it, stop it, or choose another --study"
-            ) from None
-        except OSError as error:
-            self._file.close()
-            raise BadInput(
-                f"the file system of {folder} has no locks ({error.strerror}), so a second tuner "
-                "of the study cannot be excluded; choose a --home on a local disk, or mount the "
-                "file system with locks"
-            ) from None
-        try:
+        with ExitStack() as closing:
+            self._file = closing.enter_context((folder / "lock").open("a+"))
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except _HELD:
+                holder = ""
+                # SMB keeps readers out, too.
+                with suppress(OSError):
+                    self._file.seek(0)
+                    holder = self._file.read().strip()
+                raise StudyLocked(
+                    f"another tuner (process {holder or 'unknown'}) works on the study in "
+                    f"{folder}: wait for it, stop it, or choose another --study"
+                ) from None
+            except OSError as error:
+                raise BadInput(
+                    f"the file system of {folder} has no locks ({error.strerror}), so a second "
+                    "tuner of the study cannot be excluded; choose a --home on a local disk, or "
+                    "mount the file system with locks"
+                ) from None
             # Write without the buffer, which would be written again when it is closed.
             os.ftruncate(self._file.fileno(), 0)
             os.write(self._file.fileno(), f"{os.getpid()} on {platform.node()}\n".encode())
-        except OSError:
-            self._file.close()
-            raise
+            # Keep the file open, and with it the lock.
+            closing.pop_all()
 
     def release(self) -> None:
         """Release the study."""
