@@ -34,7 +34,7 @@ from autotune.tuner.accuracy.builtin import contexts
 from autotune.tuner.accuracy.check import Builtin, ScoreCommand, Task, TaskFile, read_evidence
 from autotune.tuner.replay.bundle import read_bundle
 from autotune.tuner.replay.table import read_table
-from autotune.tuner.study.home import credentials, database_file, is_server, shown
+from autotune.tuner.study.home import credentials, database_file, is_server, without_credentials
 from autotune.tuner.study.results import parse_rows, row_of
 from benchmarks.product.fuzz import Target
 
@@ -156,7 +156,7 @@ def _table(ending: str) -> Callable[[bytes, Path], object]:
 def _uri(content: bytes, _: Path) -> None:
     uri = content.decode(errors="replace")
     credentials(uri), database_file(uri), is_server(uri)
-    if re.match(r"[\w+.-]*://[^/]*:hunter2@", uri) and "hunter2" in shown(
+    if re.match(r"[\w+.-]*://[^/]*:hunter2@", uri) and "hunter2" in without_credentials(
         uri[: uri.rindex("@") + 1]
     ):
         raise AssertionError("a password is shown")

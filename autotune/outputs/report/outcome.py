@@ -19,7 +19,7 @@ from autotune.load.metrics import readable
 from autotune.load.metrics.table import COSTS, CURVE, INVALID, counts, shown_in, title_of
 from autotune.load.workloads import load_workload
 from autotune.tuner.search import objective
-from autotune.tuner.study.home import Home, is_server, shown, tracking_uri, ui_command
+from autotune.tuner.study.home import Home, is_server, tracking_uri, ui_command, without_credentials
 from autotune.tuner.study.options import command_line, rows_of
 from autotune.tuner.study.recommendation import Choice, MatrixCell, NearestMiss, Verdict
 from autotune.tuner.study.results import is_held
@@ -569,7 +569,7 @@ def reproduction(study: StudyRecord) -> list[str]:
     uri = tracking_uri(home)
     runs, block = "Every run in a browser:", text.block(ui_command(home), "bash")
     if is_server(uri):
-        runs, block = f"Every run is in MLflow at <{shown(uri)}>.", ""
+        runs, block = f"Every run is in MLflow at <{without_credentials(uri)}>.", ""
     passed_through = chain.from_iterable(map(shlex.split, study.spec.engine_args.values()))
     again = redact.text(command_line(study.spec), redact.secrets_in(list(passed_through), {}))
     return [

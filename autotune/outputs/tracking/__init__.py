@@ -19,7 +19,14 @@ from pydantic import BaseModel, Field
 
 from autotune.base.files import write_atomically
 from autotune.base.notify import Notify, silent
-from autotune.tuner.study.home import Home, database_file, is_server, place, shown, tracking_uri
+from autotune.tuner.study.home import (
+    Home,
+    database_file,
+    is_server,
+    runs_address,
+    tracking_uri,
+    without_credentials,
+)
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State
@@ -68,7 +75,7 @@ def view_address(home: Path, study: str) -> str:
     """Return a browser's address of a finished study's launches, best first; empty if MLflow has
     none."""
     uri = tracking_uri(home)
-    place = shown(uri)
+    place = without_credentials(uri)
     page = SyncState.load(home / "studies" / study).pages.get(place)
     base = place.rstrip("/") if is_server(uri) else "http://127.0.0.1:5000"
     return f"{base}/{page}" if page and base.startswith("http") else ""
@@ -85,7 +92,7 @@ class Tracker:
     def __init__(self, home: Path, spec: StudySpec, note: Notify = silent) -> None:
         self.home, self._spec, self._note = home.resolve(), spec, note
         self._uri = tracking_uri(self.home)
-        self._place, self._runs_at = shown(self._uri), place(home)
+        self._place, self._runs_at = without_credentials(self._uri), runs_address(home)
         self._folder = self.home / "studies" / spec.study
         self._sync_state = SyncState.load(self._folder)
         self._runs = StudyRuns(self._uri, self.home, spec, self._sync_state.study_id)

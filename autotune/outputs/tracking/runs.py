@@ -29,7 +29,7 @@ from autotune.outputs.export import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.servers.command import server_logs
 from autotune.servers.watchdog import read_ends
-from autotune.tuner.study.home import credentials, database_file, is_server, shown
+from autotune.tuner.study.home import credentials, database_file, is_server, without_credentials
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, State
@@ -95,8 +95,9 @@ def reason(error: Exception, uri: str) -> str:
     text = str(error)
     if schema := _SCHEMA.search(text):
         return (
-            f"another version of MLflow made it: schema {schema[1]}, this one has {schema[2]}; copy it, then "
-            f"`mlflow db upgrade sqlite:///{shown(uri)}`, or use the MLflow that made it"
+            f"another version of MLflow made it: schema {schema[1]}, this one has {schema[2]}; "
+            f"copy it, then `mlflow db upgrade sqlite:///{without_credentials(uri)}`, or use the "
+            "MLflow that made it"
         )
     # One status: that text may go on with a page of HTML, or with our own request's timeout.
     if found := _STATUS.search(text):

@@ -229,10 +229,9 @@ def _model(options: RunOptions, library: Library) -> ModelCard:
     if name.endswith((".yaml", ".yml")):
         return model
     if not (name.startswith((".", "/", "~")) or Path(name).exists()):
-        if not options.model_id:
-            return model
-        # A server serves the model under this name, too.
-        return model.model_copy(update={"aliases": [*model.aliases, name]})
+        # A server serves the model under the typed name, too.
+        alias = [name] if options.model_id else []
+        return model.model_copy(update={"aliases": model.aliases + alias})
     # Without a slash a launcher takes the path of a file for the name of a model.
     path = f"./{name}" if "/" not in name and Path(name).is_file() else name
     return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
@@ -249,7 +248,8 @@ def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:
         )
     if backend.foreign:
         raise BadInput(
-            f"--accuracy {text}: with one server there is no comparison; use autotune bench --accuracy"
+            f"--accuracy {text}: with one server there is no comparison; use autotune bench "
+            "--accuracy"
         )
     sha256 = check_of(text).sha256
     return {
@@ -283,19 +283,19 @@ def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> s
     """Return ``process`` if this machine has the GPUs and an engine, else ``simulator``."""
     gpus = check_gpus(options.gpus, hardware)
     binaries = named_binaries(options.engine_bins, library)
-    here = options.hardware.lower() == LOCAL or has(hardware.name, gpus)
-    if not here and binaries:
+    if options.hardware.lower() == LOCAL or has(hardware.name, gpus):
+        # Count any --engine-bin as startable: a wrong one is an error of its own, found later.
+        startable = any(
+            card.engine in binaries or why_missing(card) is None
+            for card in _engines(options, library)
+        )
+        return "process" if startable else "simulator"
+    if binaries:
         raise BadInput(
             f"--engine-bin: this machine has no {gpus} x {hardware.name}, so launches would be "
             "simulated without the program; remove the option, or add --on process"
         )
-    if not here:
-        return "simulator"
-    # A wrong --engine-bin is an error, found later when it is run, and no reason to simulate.
-    startable = any(
-        card.engine in binaries or why_missing(card) is None for card in _engines(options, library)
-    )
-    return "process" if startable else "simulator"
+    return "simulator"
 
 
 def _baseline(text: str | None, library: Library) -> list[EngineCard]:

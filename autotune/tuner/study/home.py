@@ -294,24 +294,24 @@ def credentials(uri: str) -> str:
     return match[2] if match else ""
 
 
-def shown(uri: str) -> str:
+def without_credentials(uri: str) -> str:
     """Return an address without user, password and query, for people; also if it is malformed."""
     if path := database_file(uri):
         return str(path)
     return re.split(r"[?#]", _CREDENTIALS.sub(r"\1", uri), maxsplit=1)[0]
 
 
-def place(home: Path) -> str:
+def runs_address(home: Path) -> str:
     """Return the address of the runs for people; the path of a relative home folder is relative."""
     uri = tracking_uri(home)
-    return str(home / DATABASE) if uri == database_uri(home) else shown(uri)
+    return str(home / DATABASE) if uri == database_uri(home) else without_credentials(uri)
 
 
 def ui_command(home: Path) -> str:
     """Return the command that shows the runs, on loopback; for a server, the address to open."""
     uri = tracking_uri(home)
     if is_server(uri):
-        return shown(uri)
-    store = uri if database_file(uri) is not None else shown(uri)
-    store = f"{_SQLITE}{place(home)}" if uri == database_uri(home) else store
+        return without_credentials(uri)
+    store = uri if database_file(uri) is not None else without_credentials(uri)
+    store = f"{_SQLITE}{runs_address(home)}" if uri == database_uri(home) else store
     return f"mlflow ui --backend-store-uri {shlex.quote(store)} --host 127.0.0.1"
