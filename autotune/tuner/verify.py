@@ -92,7 +92,7 @@ _LEAST_FINALS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StudiedCommand:
     """A command of a finished study, with its result there, on a real node by the simulator's
     error."""
 
@@ -111,7 +111,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     study = _name(home, options.study, backend)
     home.check_free(study)
     notify("looking for the best commands")
-    known = list(_known(home, spec))
+    known = list(_studied_commands(home, spec))
     if backend.foreign:
         known = [one for one in known if one.role == "recommended"] or known[:1]
     versions = {one.choice.engine: one.choice.engine_version for one in known}
@@ -233,7 +233,7 @@ def _backend(options: VerifyOptions, spec: StudySpec) -> Backend:
     return backend
 
 
-def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
+def _studied_commands(home: Home, spec: StudySpec) -> Iterator[StudiedCommand]:
     """Return the commands of a finished study: the baseline, the recommended one, and the others,
     the best first."""
     launches = home.launches(spec.study)
@@ -268,11 +268,11 @@ def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
     predicted = launches[0].result.origin.predicted
     for position in dict.fromkeys([*first, *sorted(ran, key=place_in_layout.__getitem__)]):
         interval90 = sheet.interval90(position) if predicted else None
-        yield Known(roles.get(position, "next best"), sheet.choice(position), interval90)
+        yield StudiedCommand(roles.get(position, "next best"), sheet.choice(position), interval90)
 
 
 def translate_commands(
-    known: Sequence[Known], spec: StudySpec, top: int, library: Library, notify: Notify
+    known: Sequence[StudiedCommand], spec: StudySpec, top: int, library: Library, notify: Notify
 ) -> tuple[tuple[PredictedCommand, ...], list[str]]:
     """Return the first launchable commands, in the words of the installed engine versions, one per
     configuration; with a note for each translation.
@@ -321,10 +321,10 @@ def translate_commands(
 _OLD, _NEW = 0, 1
 _BACKEND = "backend"
 """File of a comparison's folder: the kind of its backend."""
-_EACH = 16
+_MOST_OF_A_COMMAND = 16
 """Most launches of a command: at a launch noise of 3.5 %, eight pairs detect 5 % in four of five
 cases."""
-_FAILURES = 2
+_FAILURES_THAT_COUNT = 2
 """Failures after which a command that never ran on the new version is reported as not running."""
 
 
@@ -349,8 +349,8 @@ class _Change:
 class Comparison:
     """A study's commands on the given versions, with their launches.
 
-    Versions are numbered `_OLD` and `_NEW`, commands by their position in `_known`. The old version
-    has no `Prepared` where it is not installed.
+    Versions are numbered `_OLD` and `_NEW`, commands by their position in `_commands`. The old
+    version has no `Prepared` where it is not installed.
     """
 
     def __init__(
@@ -362,8 +362,8 @@ class Comparison:
         notify: Watch,
     ) -> None:
         self._spec, self._done, self._options, self._notify = spec, done, options, notify
-        self._library, self._before = library_of(spec), home.launches(spec.study)
-        self._known = _compared_commands(done, options.with_baseline)
+        self._library, self._study_launches = library_of(spec), home.launches(spec.study)
+        self._commands = _compared_commands(done, options.with_baseline)
         backend = backend_named(spec.on if options.on is None else options.on)
         self._backend = backend
         self._at_home = backend == backend_of(spec)
@@ -379,7 +379,9 @@ class Comparison:
             )
         self._margin = -math.log1p(-options.margin / 100)
         new, old = self._new_version(), self._old_version()
-        self._comparable = all(row.result.evidence is backend.evidence for row in self._before)
+        self._comparable = all(
+            row.result.evidence is backend.evidence for row in self._study_launches
+        )
         if old is None and not self._comparable:
             way = "--old-image" if backend.contained else "--old-engine-bin"
             raise BadInput(
@@ -389,12 +391,12 @@ class Comparison:
         self._notes: list[str] = []
         self._versions = {} if old is None else {_OLD: self._prepared(old)}
         self._versions[_NEW] = self._prepared(new)
-        engine = self._known[0].choice.engine
-        self._to = next(one.version for one in new.engines if one.name == engine)
+        engine = self._commands[0].choice.engine
+        self._to_version = next(one.version for one in new.engines if one.name == engine)
         comparisons = home.study_folder(spec.study) / REGRESS
-        self._folder = _folder_of(comparisons, self._to, backend)
-        each = len(self._known) * len(self._versions)
-        self._pairs = (options.launches or _EACH // 2 * each) // each
+        self._folder = _folder_of(comparisons, self._to_version, backend)
+        each = len(self._commands) * len(self._versions)
+        self._pairs = (options.launches or _MOST_OF_A_COMMAND // 2 * each) // each
         if not self._pairs:
             raise BadInput(f"--launches {options.launches}: {each} launch each command once")
         self._rows: dict[int, Launch] = {}
@@ -414,7 +416,7 @@ class Comparison:
             for text in (*options.engine_bins, *options.images)
         }
         versions: dict[str, str | None] = {}
-        for one in self._known:
+        for one in self._commands:
             name = one.choice.engine
             versions[name] = asked.get(name)
             if versions[name] is None and (backend.predicted or name not in named):
@@ -435,7 +437,7 @@ class Comparison:
     def _old_version(self) -> StudySpec | None:
         """Return the study with its old versions; None if they are not available."""
         spec, backend, options = self._spec, self._backend, self._options
-        versions = {one.choice.engine: one.choice.engine_version for one in self._known}
+        versions = {one.choice.engine: one.choice.engine_version for one in self._commands}
         options = replace(options, engine_bins=options.old_engine_bins, images=options.old_images)
         if options.engine_bins or options.images or backend.predicted:
             return retargeted(spec, backend, versions, options, self._library, self._notify)
@@ -460,7 +462,7 @@ class Comparison:
         """Prepare the commands on a version; raises `BadInput` if one cannot be launched."""
         noise = self._spec.noise if self._at_home else self._backend.noise_by_default or 0.0
         library = library_of(spec)
-        commands, self._notes = translate_commands(self._known, spec, 1, library, self._notify)
+        commands, self._notes = translate_commands(self._commands, spec, 1, library, self._notify)
         asked = Verified(study=spec.study, label=self._done.label, commands=commands)
         spec = spec.model_copy(update={"noise": noise, "verifies": asked})
         prepared = prepare(spec, library, self._notify)
@@ -541,7 +543,7 @@ class Comparison:
         with."""
         rows = [*self._rows.values(), row]
         if _OLD not in self._versions:
-            rows += self._before
+            rows += self._study_launches
         kinds = sorted({one.result.evidence.upper() for one in rows if one.result.metrics})
         if len(kinds) > 1:
             raise BadInput(
@@ -553,7 +555,7 @@ class Comparison:
     def _open_trials(self) -> Iterator[tuple[int, Trial]]:
         """Yield each open command's launches: old and new version, then new and old, so that drift
         cancels."""
-        for pair, command in product(range(self._pairs), range(len(self._known))):
+        for pair, command in product(range(self._pairs), range(len(self._commands))):
             if self._change(command).verdict(self._margin) == "undecided":
                 for version in (_OLD, _NEW) if (pair + command) % 2 == 0 else (_NEW, _OLD):
                     if version in self._versions:
@@ -564,7 +566,7 @@ class Comparison:
         figure = failure.summary if failure else "no figure"
         if value:
             figure = f"{readable.number(value)} {row.result.label}"
-        role = self._known[row.trial.number % 4 // 2].role
+        role = self._commands[row.trial.number % 4 // 2].role
         side = ("old", "new")[version]
         self._notify(f"#{len(self._rows) + 1}  {side} {row.trial.engine_version}  {role}  {figure}")
 
@@ -574,10 +576,10 @@ class Comparison:
         if version in self._versions:
             numbers = sorted(n for n in self._rows if n % 4 == 2 * command + version)
             return [self._rows[number] for number in numbers]
-        known = self._known[command]
+        known = self._commands[command]
         mine = [
             row
-            for row in self._before
+            for row in self._study_launches
             if row.trial.configuration.fingerprint == known.choice.fingerprint
         ]
         roles = self._spec.deciding_roles if known.role == "baseline" else (Role.FINAL,)
@@ -590,7 +592,7 @@ class Comparison:
         """Test a difference; the spread includes the study's repeats if they were made in the same
         way."""
         repeats = defaultdict[tuple[str, str, bool], list[float]](list)
-        for row in self._before if self._comparable else ():
+        for row in self._study_launches if self._comparable else ():
             other_load = self._spec.finals_send_others and row.trial.role is Role.FINAL
             key = row.trial.configuration.fingerprint, row.result.node, other_load
             repeats[key] += self._scores([row])
@@ -616,7 +618,7 @@ class Comparison:
             for row in news
             if row.result.broke or scores_of(self._spec, row.result).too_slow
         ]
-        if len(fell) >= _FAILURES and len(fell) == len(news) and self._scores(olds):
+        if len(fell) >= _FAILURES_THAT_COUNT and len(fell) == len(news) and self._scores(olds):
             failure = fell[-1].failure
             return _Change(
                 failure=failure.summary if failure else "the lightest load violates a limit"
@@ -624,13 +626,13 @@ class Comparison:
         return _Change(looks[-1].difference, *repeated_interval(looks)) if looks else _Change()
 
     def _outcome(self) -> Regression:
-        changes = [self._change(command) for command in range(len(self._known))]
+        changes = [self._change(command) for command in range(len(self._commands))]
         launched, verdict = _OLD in self._versions, changes[0].verdict(self._margin)
-        ahead, choice = self._still_ahead(changes[0]), self._known[0].choice
+        ahead, choice = self._still_ahead(changes[0]), self._commands[0].choice
         notes = [*self._notes, *self._broken_limits()]
         if not self._comparable:
             # The same figures have another interval on the study's own backend.
-            label = self._before[0].result.label.lower()
+            label = self._study_launches[0].result.label.lower()
             notes.append(
                 "the interval is by the spread of these launches alone: those of the study are "
                 f"{label}"
@@ -639,7 +641,7 @@ class Comparison:
             verdict="undecided" if verdict == "pass" and not launched else verdict,
             engine=choice.engine,
             from_version=choice.engine_version,
-            to_version=self._to,
+            to_version=self._to_version,
             margin_percent=self._options.margin,
             evidence=next(
                 (row.result.evidence for row in self._rows.values()), self._backend.evidence
@@ -656,7 +658,7 @@ class Comparison:
     def _compared(self, command: int, change: _Change) -> ComparedCommand:
         return ComparedCommand(
             role="baseline" if command else "recommended",
-            fingerprint=self._known[command].choice.fingerprint,
+            fingerprint=self._commands[command].choice.fingerprint,
             argv=list(self._trial(command, _NEW, 0).command.words),
             change_percent=None if change.log is None else percent(change.log),
             change_ci95=None if change.log is None else (percent(change.low), percent(change.high)),
@@ -682,7 +684,7 @@ class Comparison:
             return mean([one for one in beyond if one is not None] or [0.0]) > 0
 
         return [
-            f"it violates {limit} on {self._to}"
+            f"it violates {limit} on {self._to_version}"
             for limit in sorted(map(str, self._spec.slos))
             if violates(limit, _NEW) and not violates(limit, _OLD)
         ]
@@ -735,20 +737,20 @@ def _folder_of(comparisons: Path, version: str, backend: Backend) -> Path:
     return usual if kinds <= {(backend.evidence, backend.contained)} else own
 
 
-def _compared_commands(done: Recommendation, with_baseline: bool) -> list[Known]:
+def _compared_commands(done: Recommendation, with_baseline: bool) -> list[StudiedCommand]:
     """Return the commands to compare, the recommended one first; raises `BadInput` for none."""
     best, base = done.recommended, done.baseline
     if best is None or best.external or best.stand_in:
         raise BadInput(
             f"study {done.study!r} has no recommended command to launch ({done.verdict.value})"
         )
-    known = [Known("recommended", best)]
+    known = [StudiedCommand("recommended", best)]
     if with_baseline and base is None:
         raise BadInput(
             f"--with-baseline: the baseline of study {done.study!r} did not run; remove the option"
         )
     if with_baseline and base and base.fingerprint != best.fingerprint:
-        known.append(Known("baseline", base))
+        known.append(StudiedCommand("baseline", base))
     return known
 
 
