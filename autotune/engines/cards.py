@@ -1,4 +1,4 @@
-"""Cards of a model and of a node, in the form of the YAML files, and the weights that one GPU holds.
+"""Cards of a model and of a node, as in the YAML files, and the weights that one GPU holds.
 
 Expressions in the engines' files see the cards as ``model`` and ``hardware``. Figures of a decoder
 for its arithmetic, `Architecture`, follow from ``config.json`` (DeepSeek-V3 technical report,
@@ -331,12 +331,17 @@ class Acceptance(Entry):
     rates: list[Share] = Field(
         default=[round(0.8 * 0.9**position, 3) for position in range(8)], min_length=1
     )
-    """Rates by position, given that the ones before were kept; positions beyond have the last one."""
-    source: str = "assumed: no figure of this model is published; of others 0.79 to 0.93 of the first tokens are kept"
+    """Rates by position, given that the ones before were kept; later positions have the last one."""
+    source: str = (
+        "assumed: no figure of this model is published; of others 0.79 to 0.93 of the first tokens "
+        "are kept"
+    )
 
     def length(self, drafted: int, share: float = 1.0) -> float:
-        """Return the gain in tokens per sequence and step, 1 + a + a * b …; `share` is a factor on
-        each rate."""
+        """Return the gain in tokens per sequence and step, 1 + a + a * b …
+
+        `share` is a factor on each rate.
+        """
         length = kept = 1.0
         for position in range(drafted):
             kept *= self.rates[min(position, len(self.rates) - 1)] * share

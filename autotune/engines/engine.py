@@ -43,7 +43,7 @@ _Condition = TypeVar("_Condition", bound=Conditional)
 RULE = "not in this version's --help"
 _UNRECOGNIZED = "unrecognized arguments: "
 _FILE_OPTION = "--config"
-"""Option that names the YAML file of options of vLLM and SGLang: its keys stand for long options."""
+"""Option of vLLM and SGLang that names a YAML file, whose keys stand for long options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,9 +569,8 @@ class Engine:
         values = parser.values(given)
         model = given.get("model_tag") or values.get(name_of(self.card.model_flag or "--model"))
         if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
-            raise BadInput(
-                f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}"
-            )
+            typed = " ".join(command.argv)
+            raise BadInput(f"{self.name} {version}: error: the command names no model: {typed}")
         return ParsedCommand(
             version,
             str(model),

@@ -1,5 +1,5 @@
-"""The engines that are installed here: their programs, versions, Pythons and options; and the engines
-of a study.
+"""Engines that are installed here, with their programs, versions, Pythons and options; and the
+engines of a study.
 
 The options are asked of the engine's own parser; a version without a table borrows the nearest
 one's. A study has the installed engines if launches start here, else those of the bundled tables.
@@ -233,7 +233,7 @@ def _version(card: EngineCard, program: Words, python: Path | None) -> str | Non
     version = told_version(_output_of(asked, METADATA_S)) if python else None
     if version or _is_module(program):
         return version
-    # A program without a Python interpreter prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
+    # Another program prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
     names = sorted(
         {card.engine, card.title, Path(program[0]).name, card.program[0], *distributions}
     )

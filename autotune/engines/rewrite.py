@@ -228,7 +228,8 @@ class _Before:
         for flag in (flag_of(word) for word in command.argv if word.startswith("--")):
             known = [other for other in kind.card.versions if flag in kind.table(other).flags]
             if known and not table.borrowed and flag not in table.flags:
-                return f"{lacks} {flag}, which is in {' to '.join(dict.fromkeys([known[0], known[-1]]))}"
+                versions = " to ".join(dict.fromkeys([known[0], known[-1]]))
+                return f"{lacks} {flag}, which is in {versions}"
         try:
             read = kind.knobs(kind.parse(command, version), self._new).knobs
         except BadInput as error:
@@ -264,7 +265,7 @@ class _Before:
             if knob in again
             for one in kind.knob_additions(knob, scope, self._new.version)
         ]
-        # Leave out additions to every command that the other version refuses: they are not the user's.
+        # Additions to every command are not the user's: leave out those that are refused.
         raw = self._old.scope(self._raw)
         for always in kind.always(raw, self._old):
             words = filled_args([always], raw)

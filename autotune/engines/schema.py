@@ -107,8 +107,8 @@ class GiveUp(Entry):
 
     kind: GiveUpKind
     when: Expression
-    """Condition on the value; beside the knobs it sees `default`, the knob's own, and `baseline`, its
-    knobs."""
+    """Condition on the value; beside the knobs it sees `default`, the knob's own, and `baseline`,
+    its knobs."""
     what: Template
     """The trade-off, as a sentence."""
     keeps: Expression = "default"
@@ -287,7 +287,7 @@ class NamedOptions(Versioned):
     file."""
 
     names: NonEmpty
-    """Names as they are written, keys of an option's value behind a dot; * stands for any letters."""
+    """Names as written, keys of an option's value behind a dot; * stands for any letters."""
     values: list[Scalar] = []
     """Values of this class; empty: any."""
     reason: str

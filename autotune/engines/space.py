@@ -104,7 +104,8 @@ def passed_through(
         for name in set_by:
             if name in pins and pins[name] != knobs[name]:
                 raise BadInput(
-                    f"it sets {name} to {knobs[name]}, but --set {name}={pins[name]}: remove one of them"
+                    f"it sets {name} to {knobs[name]}, but --set {name}={pins[name]}: "
+                    "remove one of them"
                 )
             knob = kind.card.knobs[name]
             if knob.choices is None and (reason := knob.refuses(knobs[name])):
