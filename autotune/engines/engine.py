@@ -91,7 +91,7 @@ class OptionTable:
         }
         return frozenset(flags | negated)
 
-    def meant(self, unknown: Sequence[str]) -> str:
+    def suggestion(self, unknown: Sequence[str]) -> str:
         """Return a question with options similar to unknown ones; empty if none is similar."""
         near = [
             flag
@@ -100,7 +100,7 @@ class OptionTable:
         ]
         return f"; did you mean {', '.join(near)}?" if near else ""
 
-    def lent_to(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
+    def borrowed_by(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
         """Build the table of a version without one, with others' options if this one has none of
         their spellings.
 
@@ -204,7 +204,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         unknown = message.partition(_UNRECOGNIZED)[2].split()
-        hint = self._table.meant([flag_of(word) for word in unknown if word.startswith("-")])
+        hint = self._table.suggestion([flag_of(word) for word in unknown if word.startswith("-")])
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
     def parse(self, arguments: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -391,7 +391,7 @@ class Engine:
         if not unknown:
             return warning
         listed = ", ".join(unknown)
-        return f"{warning}; they lack {listed}, passed on unchecked{table.meant(unknown)}"
+        return f"{warning}; they lack {listed}, passed on unchecked{table.suggestion(unknown)}"
 
     def spelled(self, flag: str) -> str:
         """Return an option as the parser's table spells it."""
@@ -413,7 +413,7 @@ class Engine:
             return self._installed[version]
         if version not in self.card.versions:
             near, *others = map(self.table, self.by_distance(version))
-            return near.lent_to(version, others)
+            return near.borrowed_by(version, others)
         if self.card.options:
             declared = tuple(option for option in self.card.options if option.is_for(version))
             return OptionTable(self.name, version, declared)
@@ -611,7 +611,7 @@ class Engine:
         none."""
         return next((one for one in self.card.forced_acceptance if one.is_for(version)), None)
 
-    def forcing(self, command: Command, version: str, length: float) -> Command:
+    def with_forced_acceptance(self, command: Command, version: str, length: float) -> Command:
         """Add the switch, which a version must have, to a command: this number of tokens per step
         of a sequence."""
         switch = self.switch(version)

@@ -75,7 +75,7 @@ else:
     sys.exit(1)
 """
 """Script that prints the version of the first installed distribution of a list, for
-`told_version`."""
+`parsed_version`."""
 
 
 _LACKING = "engine-lacks="
@@ -230,7 +230,7 @@ def _version(card: EngineCard, program: Words, python: Path | None) -> str | Non
         # An engine that names no distribution is taken for the newest that is known of it.
         return card.newest
     asked = [str(python), "-c", VERSION_SCRIPT, *distributions]
-    version = told_version(_output_of(asked, METADATA_S)) if python else None
+    version = parsed_version(_output_of(asked, METADATA_S)) if python else None
     if version or _is_module(program):
         return version
     # Another program prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
@@ -246,7 +246,7 @@ def _version(card: EngineCard, program: Words, python: Path | None) -> str | Non
     return next((match[1] for match in matches if match and is_version(match[1])), None)
 
 
-def told_version(output: str) -> str | None:
+def parsed_version(output: str) -> str | None:
     """Parse the output of `VERSION_SCRIPT`: the version, local part included; None for none."""
     return next(filter(is_version, _answers(output, _ANSWER)), None)
 
@@ -346,7 +346,7 @@ def stand_in(engine: Engine, version: str) -> OptionTable:
     """Read the bundled table of a version, or borrow the nearest one's; then no key of a config
     file is refused."""
     table = engine.table(engine.by_distance(version)[0])
-    return table if table.version == version else table.lent_to(version)
+    return table if table.version == version else table.borrowed_by(version)
 
 
 @cache
@@ -414,7 +414,7 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenEngines:
     """The engines of a study by name, and the user's options for them, translated to their
     versions."""
 
@@ -450,7 +450,7 @@ def choose(
     library: Library,
     notify: Notify,
     asked_versions: Mapping[str, str],
-) -> Chosen:
+) -> ChosenEngines:
     """Find the engines at their launch location, and translate the user's options.
 
     Args:
@@ -496,7 +496,7 @@ def choose(
         if name in kinds:
             passed[name], more = translate_arguments(kinds[name], text, versions[name])
             notes += more
-    return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
+    return ChosenEngines(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
 
 
 def _recognised(baseline: str | None, library: Library) -> tuple[Command | None, str]:
@@ -573,7 +573,7 @@ def _with_baseline_s(
     return binaries, []
 
 
-def from_here(command: Command, kind: Engine) -> Command:
+def with_installed_program(command: Command, kind: Engine) -> Command:
     """Replace a command's bare program name by the installed program; a path stays as it is."""
     arguments = kind.arguments(command.argv)
     if arguments is None or "/" in command.argv[0]:

@@ -116,7 +116,7 @@ def split_options(kind: Engine, words: Words, version: str) -> Iterator[OwnOptio
         yield OwnOption((), model)
 
 
-def grouped(kind: Engine, words: Words, version: str) -> list[OwnOption]:
+def given_options(kind: Engine, words: Words, version: str) -> list[OwnOption]:
     """Return each option of prepared arguments; of one that is given again the last, as the engine
     reads it."""
     found: dict[object, OwnOption] = {}
@@ -139,7 +139,7 @@ def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOpt
     ]
     with_knobs = [flag for entry in kind.card.dispensable if entry.tuned for flag in entry.flags]
     found: list[OwnOption] = []
-    for one in grouped(kind, arguments, version):
+    for one in given_options(kind, arguments, version):
         tuned = one.option is not None and bool(readers(kind, version, one.option.paths))
         if not one.among(elsewhere):
             found.append(replace(one, tuned=tuned or one.among(with_knobs)))
@@ -170,7 +170,7 @@ def _part(whole: OwnOption, key: str, leaf: Any) -> OwnOption:
     return OwnOption((f"{whole.names[0]}{key}", *whole.names), (f"{whole.name}{key}", text))
 
 
-def as_they_are(config: Mapping[str, Any]) -> list[Addition]:
+def literal_addition(config: Mapping[str, Any]) -> list[Addition]:
     """Return the addition of keys to the config file; text in braces is no template there."""
     texts = {
         key: f"{{{repr(v).translate(_BRACES)}}}" for key, v in config.items() if isinstance(v, str)
@@ -182,7 +182,7 @@ def _sets_a_knob(kind: Engine, context: Context, option: OwnOption) -> bool:
     """Return whether a knob is read from a command with this option alone as from none without
     it."""
     scope = context.scope({})
-    alone = kind.command_with(as_they_are(option.config), scope, context, option.words)
+    alone = kind.command_with(literal_addition(option.config), scope, context, option.words)
     commands = alone, kind.command_with([], scope, context)
     one, other = (kind.knobs(kind.parse(command, context.version), context) for command in commands)
     return one != other
@@ -327,7 +327,7 @@ def missing_files(card: EngineCard, options: Sequence[OwnOption]) -> list[str]:
     ]
 
 
-def launched_too(
+def with_engine_args(
     kind: Engine, command: Command, asked: Sequence[OwnOption], version: str
 ) -> tuple[Command, list[str]]:
     """Add the options of ``--engine-arg`` to a typed command, but those that it sets itself; with

@@ -30,7 +30,7 @@ from .space import given_paths, knobs_set
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class WorkingName:
     """A name that works in a version, and how it names the values of another name."""
 
     name: str
@@ -77,12 +77,12 @@ def translate_arguments(engine: Engine, text: str, version: str) -> tuple[str, l
 class _Translation:
     def __init__(self, engine: Engine, version: str) -> None:
         self._engine, self._version = engine, version
-        self._renamings: list[tuple[str, str, Name]] = []
+        self._renamings: list[tuple[str, str, WorkingName]] = []
         for entry in engine.card.renamed:
             back = {new: old for old, new in entry.values.items()}
             self._renamings += [
-                (entry.old, entry.old_versions, Name(entry.new, True, entry.values)),
-                (entry.new, entry.new_versions, Name(entry.old, entry.kind == "flag", back)),
+                (entry.old, entry.old_versions, WorkingName(entry.new, True, entry.values)),
+                (entry.new, entry.new_versions, WorkingName(entry.old, entry.kind == "flag", back)),
             ]
         self._flags = engine.table(version).flags
         self.notes: list[str] = []
@@ -130,10 +130,10 @@ class _Translation:
             f"translated {given} to {target} for {self._engine.card.title} {self._version}"
         )
 
-    def _target(self, name: str, *, is_flag: bool) -> Name | None:
+    def _target(self, name: str, *, is_flag: bool) -> WorkingName | None:
         """Find the nearest working name over any renamings; None if the given one works, or none
         does."""
-        reached = [Name(name, is_flag)]
+        reached = [WorkingName(name, is_flag)]
         for here in reached:
             renamings = [row for row in self._renamings if row[0] == here.name]
             held = any(in_range(self._version, versions) for _, versions, _ in renamings)

@@ -16,7 +16,7 @@ from .context import Context, effective
 from .engine import Engine, ParsedCommand
 from .enumeration import Enumeration
 from .expression import Namespace
-from .kept import Kept, as_they_are
+from .kept import Kept, literal_addition
 from .options import read_from
 from .registry import settings_in_front
 from .schema import Addition, EngineCard, name_of
@@ -56,7 +56,7 @@ class PassedThrough:
             for name, addition in kind.additions(scope, context)
             if not ((name is None or name in self.pins) and self._replaces(addition))
         ]
-        additions += as_they_are(self.config)
+        additions += literal_addition(self.config)
         command = kind.command_with(additions, scope, context, self.words)
         return replace(command, env={**command.env, **self.env})
 

@@ -53,7 +53,7 @@ class VLLM(Engine):
             *(word for option, value in dotted.items() for word in (option, json.dumps(value))),
         ]
 
-    def forcing(self, command: Command, version: str, length: float) -> Command:
+    def with_forced_acceptance(self, command: Command, version: str, length: float) -> Command:
         """Spell the JSON option with dots, too: an added JSON option would replace it."""
         words: list[str] = []
         rest = iter(command.argv)
@@ -64,7 +64,7 @@ class VLLM(Engine):
                 continue
             for key, given in json.loads(value if equals else next(rest)).items():
                 words += [f"--speculative-config.{key}", json.dumps(given)]
-        return super().forcing(replace(command, argv=tuple(words)), version, length)
+        return super().with_forced_acceptance(replace(command, argv=tuple(words)), version, length)
 
     @staticmethod
     def _rewrite(argument: str, version: str) -> list[str]:

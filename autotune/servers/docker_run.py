@@ -31,7 +31,7 @@ from autotune.engines.cards import HardwareCard
 from autotune.engines.command import Command, referenced
 from autotune.engines.engine import Engine
 from autotune.engines.entry import Entry, in_range
-from autotune.engines.installed import VERSION_SCRIPT, told_version
+from autotune.engines.installed import VERSION_SCRIPT, parsed_version
 from autotune.engines.library import Library
 from autotune.engines.schema import EngineCard
 from autotune.engines.serving import ContainerImage, LogPattern
@@ -285,7 +285,7 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
         VERSION_SCRIPT,
     )
     done = run_program([docker_program(), *asking, *distributions], 120.0)
-    version = told_version(done.stdout)
+    version = parsed_version(done.stdout)
     if version is None:
         why = _last_line(done.stderr) or f"exit code {done.returncode}"
         packages = " or ".join(distributions)

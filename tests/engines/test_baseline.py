@@ -12,7 +12,7 @@ import pytest
 from autotune.base.errors import BadInput
 from autotune.base.notify import silent
 from autotune.cli.tuning import run
-from autotune.engines.installed import engine_of, from_here
+from autotune.engines.installed import engine_of, with_installed_program
 from autotune.engines.registry import split_command
 from autotune.tuner.prepare.build_spec import build_spec, library_for
 from autotune.tuner.prepare.candidates import prepare
@@ -104,7 +104,7 @@ def test_a_bare_name_of_any_form_becomes_the_installed_program(tmp_path: Path) -
         ),
     ):
         kind = engine_of("sglang" if "sglang" in typed else "vllm", spec.installed, LIBRARY, silent)
-        assert from_here(split_command(typed), kind).argv[: len(expected)] == expected
+        assert with_installed_program(split_command(typed), kind).argv[: len(expected)] == expected
 
 
 def test_a_baseline_s_own_program_is_the_installation_that_counts(tmp_path: Path) -> None:

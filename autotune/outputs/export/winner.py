@@ -26,7 +26,7 @@ from autotune.engines.command import PORT, Command, Configuration, numbers_of, r
 from autotune.engines.context import gpus_of, replicas_of, servers_of
 from autotune.engines.engine import Engine, ParsedCommand
 from autotune.engines.entry import in_range
-from autotune.engines.kept import grouped, missing_files
+from autotune.engines.kept import given_options, missing_files
 from autotune.engines.registry import engine
 from autotune.load.capacity.search import SHAPES
 from autotune.load.metrics import readable
@@ -160,7 +160,7 @@ def image_notes(winner: Winner) -> list[str]:
     version, words = version_of_parser(choice, kind), kind.arguments(choice.engine_argv) or ()
     with suppress(BadInput):
         command = Command(tuple(words), {}, choice.files)
-        options = grouped(kind, kind.prepare(words, version, command), version)
+        options = given_options(kind, kind.prepare(words, version, command), version)
         if lost := missing_files(kind.card, options):
             missing = ", ".join(lost)
             notes.append(f"not in the container, as it is not on this machine: {missing}")

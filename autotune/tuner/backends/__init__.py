@@ -205,7 +205,7 @@ class Backend(ABC):
         drafted = trial.configuration.knobs.get("speculative_tokens")
         speculation = self.speculation(spec, kind, version, drafted, library, random_weights)
         if speculation is not None and speculation.forced is not None:
-            command = kind.forcing(command, version, speculation.forced)
+            command = kind.with_forced_acceptance(command, version, speculation.forced)
         if random_weights:
             command = kind.with_random_weights(command, spec.context(version))
         if command is not trial.command:

@@ -35,7 +35,7 @@ from autotune.engines.engine import Engine
 from autotune.engines.entry import in_range, is_version
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.failure import Failure, FailureKind
-from autotune.engines.installed import engine_of, from_here, why_missing
+from autotune.engines.installed import engine_of, why_missing, with_installed_program
 from autotune.engines.library import Library
 from autotune.engines.promises import admitted
 from autotune.engines.registry import engine, split_command
@@ -567,7 +567,7 @@ class Process(LaunchingBackend):
         return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
 
     def typed_command(self, command: Command, kind: Engine) -> Command:
-        return from_here(command, kind)
+        return with_installed_program(command, kind)
 
     def start_command(self, trial: Trial, card: EngineCard, run: ServerEvaluator) -> Command:
         # Kernels belong to the installed engine, not to the known version whose table stands in.

@@ -16,12 +16,12 @@ from autotune.engines.kept import (
     Kept,
     OwnOption,
     counterparts_in,
-    grouped,
+    given_options,
     kept_by,
-    launched_too,
     missing_files,
     own_options,
     translated_for,
+    with_engine_args,
     without_dropped,
 )
 from autotune.engines.library import Library
@@ -94,9 +94,9 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
     text = spec.engine_args.get(kind.name, "")
     env, words = settings_in_front(shlex.split(text))
     try:
-        asked = grouped(kind, kind.prepare(words, version, Command(tuple(words))), version)
+        asked = given_options(kind, kind.prepare(words, version, Command(tuple(words))), version)
         asked += [OwnOption((name,), env={name: value}) for name, value in env.items()]
-        command, notes = launched_too(kind, typed, asked, version)
+        command, notes = with_engine_args(kind, typed, asked, version)
     except BadInput as error:
         raise BadInput(f"--engine-arg {kind.name}={shlex.quote(text)}: {error}") from error
     # Secrets on the command line itself were refused before: these are in files.

@@ -79,7 +79,7 @@ def told_and_seen(
     """
     options, kind, words = ("--engine-version", version), engine_of(engine), command(engine, ranks)
     if kind.switch(version) is not None:
-        words = kind.forcing(Command(tuple(words)), version, FORCED).typed()
+        words = kind.with_forced_acceptance(Command(tuple(words)), version, FORCED).typed()
     with ExitStack() as running:
         urls = [running.enter_context(serving(*words, options=options)).url for _ in range(servers)]
         client = running.enter_context(ServerClient(Target.parse(",".join(urls))))

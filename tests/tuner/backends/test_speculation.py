@@ -133,7 +133,9 @@ def test_a_json_option_that_was_typed_keeps_its_keys(option: str) -> None:
     given = json.dumps({"method": "mtp", "num_speculative_tokens": 2})
     kind = engine("vllm", LIBRARY)
     typed = Command(("vllm", "serve", LIBRARY.model(V32).id, "-tp", "8", option, given))
-    words = kind.parse(kind.forcing(typed, "0.33.0", 2.38), "0.33.0").args["speculative_config"]
+    words = kind.parse(kind.with_forced_acceptance(typed, "0.33.0", 2.38), "0.33.0").args[
+        "speculative_config"
+    ]
     expected = {
         "method": "mtp",
         "num_speculative_tokens": 2,
