@@ -110,8 +110,8 @@ class Backend(ABC):
         startup_s: seconds that every server takes to start; None: as long as the engine takes.
         noise_by_default: sigma of the noise that is added to a launch; None: launches have noise of
             their own.
-        looks: that each load of a load search may have.
-        confirms: whether a rate that a load search finds is confirmed by a long load.
+        looks: that each load of a load search may have. Where there are several, a rate that it
+            finds is also confirmed by a long load.
     """
 
     on: str
@@ -124,7 +124,6 @@ class Backend(ABC):
     startup_s: ClassVar[float | None] = None
     noise_by_default: ClassVar[float | None] = None
     looks: ClassVar[int] = LOOKS
-    confirms: ClassVar[bool] = True
 
     @classmethod
     def parse(cls, on: str) -> Backend:

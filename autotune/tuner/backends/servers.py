@@ -387,7 +387,7 @@ class ServerEvaluator:
         complete = TrialResult(State.COMPLETE, self.backend.evidence, metrics=metrics)
         target = Target.parse(server.url, server.api_key)
         power = node.meter(gpus_of(trial.configuration, self.spec.gpus))
-        loads = loads_of(self.spec, trial, self.library, self.backend.looks, self.backend.confirms)
+        loads = loads_of(self.spec, trial, self.library, self.backend.looks)
         for load in loads:
             self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))
             with measured(times_s, "load"), ServerClient(target) as client:

@@ -50,7 +50,6 @@ class Simulator(Backend):
     # Loads that are open after the first look are decided by their figures, in a third of the time.
     # ``docs/load-search.md`` says how far that is off.
     looks = 1
-    confirms = False
 
     def evaluator(self, setup: EvaluationSetup) -> SimulatedEvaluator:
         return SimulatedEvaluator(setup.spec, setup.library)
@@ -89,7 +88,7 @@ class SimulatedEvaluator:
         spec = self.spec
         backend = backend_of(spec)
         kind = engine(trial.configuration.engine, self.library)
-        loads = loads_of(spec, trial, self.library, backend.looks, backend.confirms)
+        loads = loads_of(spec, trial, self.library, backend.looks)
         context = spec.context(
             trial.engine_version, max(load.workload.longest_request for load in loads)
         )

@@ -46,14 +46,12 @@ def context_of(spec: StudySpec, version: str, library: Library) -> Context:
     return spec.context(version, longest)
 
 
-def loads_of(
-    spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS, confirms: bool = True
-) -> list[Load]:
+def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS) -> list[Load]:
     """Return the loads of a launch, in order.
 
     The rungs have the same prompts in every launch: the few requests of a light load differ more
-    from seed to seed than launches do. A rate that a load search finds is confirmed by a long load
-    (`confirms`) where launches are compared.
+    from seed to seed than launches do. A rate that a load search with several
+    `looks` finds is confirmed by a long load where launches are compared.
     """
     loads = []
     first_seed = spec.seed + trial.launch_index
@@ -62,7 +60,7 @@ def loads_of(
     for name in trial.workloads:
         (workload, about), search = workload_of(spec, trial.role, name, library), None
         if spec.find_load is not None and name == spec.workloads[0]:
-            confirm_s = CONFIRM_S if confirms and trial.role in _COMPARED else 0.0
+            confirm_s = CONFIRM_S if looks > 1 and trial.role in _COMPARED else 0.0
             search = LoadSearch(
                 spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s
             )
