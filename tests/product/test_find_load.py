@@ -15,8 +15,8 @@ from autotune.load.load import Load
 from autotune.load.metrics.formulas import Slo
 from autotune.load.workloads import load_workload
 from autotune.node.resolve_command import resolve_command
-from autotune.outputs.progress import predict
 from autotune.tuner.backends.simulator import SimulatedEvaluator, simulate
+from autotune.tuner.foresight import predict
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import prepare
 from autotune.tuner.search.priors.simulated import physical
