@@ -246,10 +246,7 @@ class Progress:
         # Its value, its gain over the baseline with the 95 % interval, and its differences from the
         # defaults.
         base, gain = history.candidates.baseline, ""
-        both = [
-            history.node_scores(p, *history.deciding_roles(p)) or history.node_scores(p)
-            for p in (best, base)
-        ]
+        both = [history.deciding_scores(p) or history.node_scores(p) for p in (best, base)]
         half = history.spread.half_width([len(scores) for scores in both])
         if best != base and half is not None:
             difference, _ = contrast(*both)

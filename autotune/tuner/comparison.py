@@ -28,7 +28,15 @@ from autotune.node.resolve_command import not_simulated_in
 from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.tuner.search.history import Entry, History
 from autotune.tuner.search.nodes import NodeScore, contrast
-from autotune.tuner.search.spread import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
+from autotune.tuner.search.spread import (
+    FEW_DEGREES,
+    LAUNCH_NOISE,
+    Interval,
+    Spread,
+    Z,
+    mean,
+    percent,
+)
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.recommendation import (
     SERVED,
@@ -173,7 +181,7 @@ def setup_of(spec: StudySpec, one: Choice) -> ServerSetup:
 
 def ratio_interval90(
     studies: Sequence[tuple[StudySpec, Recommendation]], name: str, metric: str, launches: float
-) -> tuple[float, float] | None:
+) -> Interval | None:
     """Return the 90 % interval, in percent, of the ratio of two studies' recommended commands.
 
     None where the prompts of the workload `name` are no longer there.
@@ -191,6 +199,9 @@ def ratio_interval90(
         mine, theirs = sides
         return gain_interval90(1.0, mine, theirs, workload, metric, (launches, launches))
     return None
+
+
+_MatrixRole = Literal["baseline", "recommended", "finalist"]
 
 
 class StudyFigures:
@@ -302,20 +313,14 @@ class StudyFigures:
         """Return the gain of one configuration over another, with its 95 % interval by launch
         noise."""
         sides = [self._entries(p) for p in (position, other)]
-        (level, told_by) = self.history.finals_prompt_effect
-        both = [
-            [(e.node, e.score - level * e.sent_finals_prompts) for e in side if e.score is not None]
-            for side in sides
-        ]
-        mixed = (
-            len({e.sent_finals_prompts for side in sides for e in side}) > 1
-        )  # One was launched by the search alone.
-        gain = contrast(*both)[0]
-        counts = [*map(len, both), *(told_by if mixed else ())]
-        half = self._judgement.spread.half_width(counts)
-        return Gain(gain, None if half is None else (gain - half, gain + half))
+        scores = self.history.search_scores
+        both = [[(e.node, scores[e.number]) for e in side] for side in sides]
+        # Add the uncertainty of the prompts' effect where the search alone launched one of the two.
+        mixed = len({e.sent_finals_prompts for side in sides for e in side}) > 1
+        counts = [*map(len, both), *(self.history.finals_prompt_effect[1] if mixed else ())]
+        return Gain.within(contrast(*both)[0], self._judgement.spread.half_width(counts))
 
-    def interval90(self, position: int) -> tuple[float, float] | None:
+    def interval90(self, position: int) -> Interval | None:
         """Return the interval of a simulated objective on a real node: the simulator's error, and
         the launches'."""
         workload = self._main_workload()
@@ -328,7 +333,7 @@ class StudyFigures:
         half = self._judgement.spread.half_width((len(evidence(self.history, position)),)) or 0.0
         return interval90(self.choice(position).objective.value, deviation, (half, half))
 
-    def gain_interval90(self, position: int, gain: Gain) -> tuple[float, float] | None:
+    def gain_interval90(self, position: int, gain: Gain) -> Interval | None:
         """Return the interval as `interval90`, for a configuration's gain over the baseline in
         percent.
 
@@ -433,7 +438,7 @@ class StudyFigures:
         return [self._launches[e.number] for e in self._entries(position)]
 
     def _entries(self, position: int) -> list[Entry]:
-        return self.history.evidence(position, *self.history.deciding_roles(position))
+        return self.history.deciding(position)
 
     def _scores(self, position: int, workload: str) -> list[NodeScore]:
         """Return the scores on one workload with the nodes of their measurements."""
@@ -458,7 +463,7 @@ class StudyFigures:
             return judged  # One gain has one interval.
         log = contrast(mine, base)[0]
         half = spread.half_width((len(mine), len(base)))
-        return Gain(log, None if half is None else (log - half, log + half))
+        return Gain.within(log, half)
 
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Return baseline and recommendation on every workload."""
@@ -510,16 +515,10 @@ class StudyFigures:
         others = [p for p in dict.fromkeys([winner, *kept]) if p is not None and p != base]
         listed = [*([base] if history.scores(base) else []), *others]
         columns = {name: self._column(name, listed) for name in self.spec.workloads}
+        roles: dict[int | None, _MatrixRole] = {winner: "recommended", base: "baseline"}
         rows = []
         for position in listed:
-            role: Literal["baseline", "recommended", "finalist"]
-            role = (
-                "baseline"
-                if position == base
-                else "recommended"
-                if position == winner
-                else "finalist"
-            )
+            role = roles.get(position, "finalist")
             cells = {
                 name: column[position] for name, column in columns.items() if position in column
             }
@@ -643,7 +642,7 @@ def _means_of(rows: Sequence[Metrics]) -> Metrics:
     return means
 
 
-def nodes(history: History) -> list[NodeShare]:
+def compare_nodes(history: History) -> list[NodeShare]:
     """Compare the nodes that ran the study by unadjusted scores; empty for a single node."""
     names = sorted({entry.node for entry in history if entry.node})
     if len(names) < 2:

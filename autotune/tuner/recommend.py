@@ -29,9 +29,8 @@ from autotune.engines.enumeration import CandidateSet
 from autotune.engines.kept import Kept
 from autotune.engines.promises import NOTICED, noticed
 from autotune.load.metrics import readable
-from autotune.tuner import comparison
 from autotune.tuner.search.decide.sequential_test import Outcome
-from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, judge
+from autotune.tuner.search.decide.verdict import Judgement, evidence, judge
 from autotune.tuner.search.front import dominated
 from autotune.tuner.search.history import History
 from autotune.tuner.search.reach import OUT_OF_REACH
@@ -50,7 +49,7 @@ from autotune.tuner.study.recommendation import (
 )
 from autotune.tuner.study.spec import StudySpec
 
-from .comparison import StudyFigures
+from .comparison import StudyFigures, compare_nodes
 from .search import equivalents, timeline
 from .trial import Launch, Role, State, TrialResult
 
@@ -74,16 +73,18 @@ def recommend(
     measured = History.from_launches(spec, candidates, launches)
     history = measured.adjusted()
     judgement = judge(history)
-    nodes = comparison.nodes(measured)
+    nodes = compare_nodes(measured)
     told = explanation or Explanation()
-    sheet = comparison.StudyFigures(history, launches, judgement)
+    sheet = StudyFigures(history, launches, judgement)
     gain = judgement.gain
     winner = judgement.winner
     base = candidates.baseline
     seen = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED)
     predicted = seen.origin.predicted
     baseline = _chosen(sheet, base, predicted) if history.scores(base) else None
-    gained = gain if predicted and baseline and winner != base else None
+    on_a_node = None
+    if winner is not None and winner != base and gain and predicted and baseline:
+        on_a_node = sheet.gain_interval90(winner, gain)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
     chosen = candidates.items[winner].fingerprint if winner is not None else ""
     recommended = _chosen(sheet, winner, predicted) if winner is not None else None
@@ -96,7 +97,7 @@ def recommend(
         baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=gain.percents if gain else None,
-        gain_interval90_on_a_node=_on_a_node(sheet, winner, gained),
+        gain_interval90_on_a_node=on_a_node,
         gain_over_recipe=sheet.over_recipe(),
         gives_up=list(history.trade_offs(winner)) if winner is not None else [],
         given_up=_given_up(history, launches),
@@ -117,14 +118,6 @@ def recommend(
         study_cost=study_cost(spec, launches),
         duration_s=sum(launch.result.seconds for launch in launches),
     )
-
-
-def _on_a_node(
-    sheet: StudyFigures, winner: int | None, gain: Gain | None
-) -> tuple[float, float] | None:
-    """Return the 90 % interval of a predicted gain on a real node in percent; None without a gain
-    to predict."""
-    return None if winner is None or gain is None else sheet.gain_interval90(winner, gain)
 
 
 def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[str]]:
@@ -306,8 +299,7 @@ def _undecided(judgement: Judgement, history: History) -> list[str]:
     gain = judgement.challenger_gain
     challenged = len(history.by_position) > 1
     if gain is None or gain.interval is None:
-        # Where challengers were tried and none ran, more launches of the same would not have
-        # helped.
+        # More launches would not have helped where challengers were tried and none ran.
         few = judgement.challenger is not None or not challenged
         return ["too few launches to compare the best with the baseline: both must run again"] * few
     gained = readable.gain_within(

@@ -184,8 +184,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
         and chosen.any()
         and (number % TURN == 0 or _expects_little(improvement, odds))
     ):
-        # Without priors: what they expect is launched anyway. What is next to nothing still has an
-        # order.
+        # Without priors, whose favourites are launched anyway; 1e-12 keeps the order among zeros.
         alone = posterior.without_priors()
         level = float(alone.mean(ints([leader]))[0])
         found = [

@@ -76,8 +76,7 @@ def capacity(history: History) -> int:
     left_s = hours * 3600 - used_s
     if left_s < mean_s:
         return min(launches, len(history))
-    # Those that run, and the one that is decided about; where nodes have come or gone, somewhat
-    # between then and now.
+    # Launches at a time: the past average, at least those running plus this one.
     at_once = max(busy_s / used_s, len(history.pending) + 1)
     return min(launches, len(done) + math.floor(at_once * left_s / mean_s))
 

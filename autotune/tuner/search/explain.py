@@ -195,7 +195,7 @@ def _difference(
     """Return the lead of the first of two commands over the second, and where it was seen."""
     if history.canonical(commands[0]) == history.canonical(commands[1]):
         return Effect(np.ones(1), np.zeros(1), np.zeros(1)), "the engine runs both alike"
-    fresh = [history.node_scores(p, *history.deciding_roles(p)) for p in commands]
+    fresh = [history.deciding_scores(p) for p in commands]
     if all(fresh):
         mean, information = contrast(*fresh)
         if information >= _REPEATED:
@@ -263,7 +263,7 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
             most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0))
         )
     spread = history.spread
-    launched = len(history.evidence(winner, *history.deciding_roles(winner)))
+    launched = len(history.deciding(winner))
     level_off = float(stdtrit(spread.degrees, ODDS)) * spread.sd / math.sqrt(max(1, launched))
     return Regret(percent=percent(math.hypot(_LEFT * math.sqrt(most), level_off)), odds=ODDS)
 

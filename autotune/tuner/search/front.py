@@ -64,7 +64,7 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
     rows = shortlist(kernels, one, history, seed)
     chance = p_feasible(kernels, history, rows)
     found = []
-    # What runs now is on the front as it is predicted, or near copies of it would be expected to
+    # Running candidates are on the front as predicted, or near copies of them would be expected to
     # add as much again.
     for worth in _worths(one, two, ints([*positions, *history.running]), rows):
         best = argmax(worth * chance, seed)

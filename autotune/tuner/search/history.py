@@ -185,8 +185,7 @@ class History:
             candidates.position(one): candidates.position(other) for one, other in canonical.items()
         }
         running = list(pending)
-        # Where no trial was bound to a node, rows may still name one: a host's, which says nothing
-        # here.
+        # Ignore the hosts that rows name where no trial was bound to a node.
         bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
         begins = timeline.start_times(rows, bound)
         entries = [
@@ -253,8 +252,7 @@ class History:
 
     def upto(self, count: int) -> History:
         """Return only the first launches."""
-        # What later launches taught about equivalents holds for them too, or finals could be asked
-        # for without end.
+        # Keep the equivalents learned later, or finals could be asked for without end.
         return replace(self, entries=self.entries[:count])
 
     @property
@@ -367,7 +365,7 @@ class History:
         )
         last = max((e.number for e in random_weights), default=-1)
         found = Screen()
-        # What has ended stays so, whatever is launched later.
+        # Once screening has ended it stays ended.
         for number in (last, *(e.number for e in full if e.number > last)):
             known = [e for e in full if e.number <= number]
             found = found if found.over else screen_of(self.candidates.items, known, random_weights)
@@ -420,13 +418,19 @@ class History:
 
     @cached_property
     def measured(self) -> tuple[tuple[int, float], ...]:
-        """Return position and score of every measured launch, less the effect of the finals'
-        prompts."""
-        return tuple(
-            (e.position, e.score - self.finals_prompt_effect[0] * e.sent_finals_prompts)
+        """Return position and score of every measured launch, as on the search's prompts."""
+        return tuple((e.position, self.search_scores[e.number]) for e in self.entries if e.measured)
+
+    @cached_property
+    def search_scores(self) -> Mapping[int, float]:
+        """Return the score of each measured launch by number, less the effect of the finals'
+        prompts, which is subtracted here alone."""
+        effect, _ = self.finals_prompt_effect
+        return {
+            e.number: e.score - effect * e.sent_finals_prompts
             for e in self.entries
             if e.score is not None
-        )
+        }
 
     @cached_property
     def finals_prompt_effect(self) -> tuple[float, tuple[int, ...]]:
@@ -443,7 +447,7 @@ class History:
             else (0.0, ())
         )
 
-    def deciding_roles(self, position: int) -> tuple[Role, ...]:
+    def _deciding_roles(self, position: int) -> tuple[Role, ...]:
         """Return the roles of the launches that decide about a configuration."""
         return (
             self.spec.deciding_roles if self.canonical(position) == self.baseline else (Role.FINAL,)
@@ -487,6 +491,14 @@ class History:
         whole = [e for e in self.at(position) if e.measured]
         chosen = [e for e in whole if e.role in roles] or whole
         return self.on_normal_nodes(chosen) or chosen
+
+    def deciding(self, position: int) -> list[Entry]:
+        """Return the `evidence` by which a configuration is decided about."""
+        return self.evidence(position, *self._deciding_roles(position))
+
+    def deciding_scores(self, position: int) -> list[NodeScore]:
+        """Return `node_scores` of the launches that decide about a configuration."""
+        return self.node_scores(position, *self._deciding_roles(position))
 
     def on_normal_nodes(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the launches on normal nodes."""
@@ -621,7 +633,7 @@ def _entry_of(
     longest = result.longest_request_tokens
     odds = result.odds_of_starting
     failure = result.failure if result.broke else None
-    # What is computed fails again in the same way.
+    # Simulated failures repeat.
     by_chance = _MAY_PASS if result.evidence is not Evidence.SIMULATED else ()
     short = longest is not None and longest < (spec.min_context or 0)
     return Entry(

@@ -61,8 +61,7 @@ def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffse
     """Return the offset of each node from the median node, by the baseline's scores; of two from
     the faster one.
 
-    The spread of a launch is the largest of what is usual, what repeats on one node show, and what
-    the nodes' median absolute deviation shows.
+    The spread is the largest of three: the usual one, that of repeats, that of the nodes' medians.
     """
     means = {node: mean(scores) for node, scores in baseline.items()}
     if len(means) < 2:

@@ -62,7 +62,7 @@ class _Backend(BaseJournalBackend):
 def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
     """Read the unfinished trials of an earlier journal, by number; unreadable lines are skipped."""
     try:
-        # What follows the last line break is a torn line.
+        # Drop a torn line: the text after the last line break.
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         if not all(isinstance(json.loads(line), dict) for line in lines):
             return {}
@@ -108,8 +108,7 @@ class Journal:
             storage=storage,
             direction="maximize" if objective.maximises(spec.objective) else "minimize",
         )
-        # What optuna-dashboard calls the objective; its own function for that comes with the
-        # package alone.
+        # Name the objective for optuna-dashboard, whose own function for that is not installed.
         study_id = storage.get_study_id_from_name(spec.study)
         storage.set_study_system_attr(study_id, "dashboard:objective_names", [spec.objective])
         self._asked: dict[int, optuna.Trial] = {}

@@ -184,7 +184,7 @@ class Plan:
         screen = history.screen
         base = history.baseline
         random_weights = {e.position: e for e in history.screened}
-        # What fails without its weights may be to blame for that.
+        # The failure may come from the random weights: try the real ones.
         failed = next(
             (
                 p
@@ -200,7 +200,7 @@ class Plan:
         layouts = {
             p: layout_of(history.configuration(p)) for p in (*random_weights, *history.challengers)
         }
-        # What was launched both ways, or failed.
+        # The layouts that were launched both ways, or failed.
         both = {p: layouts[p] for p in random_weights if history.at(p)}
         if not screen.trusted:
             others = (
@@ -409,7 +409,7 @@ def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
     launches = history.spec.launches
     known = [e.node for e in history.at(history.baseline) if e.node and e.node not in off]
     places = usable_nodes([n for n in nodes if n not in off], launches, known)
-    # Where the nodes that were known are gone, others must do.
+    # Other nodes must do when the known ones are gone.
     return places if places or history.pending else usable_nodes(nodes, launches)
 
 

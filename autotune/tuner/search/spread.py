@@ -36,6 +36,10 @@ _LEAST_SD = 1e-9
 _BEYOND = 1e-6
 
 
+Interval = tuple[float, float]
+"""Lower and upper end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Standard deviation of one launch, and its degrees of freedom."""
@@ -110,7 +114,7 @@ class Effect:
         return float(self.weights @ self.means)
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval:
         """Return the 95 % interval."""
         return self._quantile((1 - CONFIDENCE) / 2), self._quantile((1 + CONFIDENCE) / 2)
 
@@ -141,6 +145,6 @@ def percent(log_ratio: float) -> float:
     return round(100 * math.expm1(log_ratio), 10)
 
 
-def percents(interval: tuple[float, float]) -> tuple[float, float]:
+def percents(interval: Interval) -> Interval:
     """Return an interval of differences of logarithms as gains in percent."""
     return percent(interval[0]), percent(interval[1])

@@ -117,7 +117,7 @@ class Study:
                 asked for them.
         """
         if self._interrupted:
-            # Those that can begin first, on their own nodes before others take these.
+            # First the trials that can begin, on their own nodes before others take these.
             trial = min(
                 self._interrupted, key=lambda t: (t.node not in nodes, bool(t.node), t.node in busy)
             )
@@ -165,8 +165,7 @@ class Study:
         history = self._history(self.launches).adjusted()
         judgement = judge(history)
         with one_thread():
-            # What is told of knobs was measured with real weights, what may still be better is
-            # ranked by all launches.
+            # Effects of knobs are measured with real weights; all launches rank what may be better.
             alone = replace(history, screened=())
             rows = [
                 launch for launch in self.launches if launch.trial.role is not Role.RANDOM_WEIGHTS
@@ -178,7 +177,7 @@ class Study:
             if judgement.winner is None:
                 return found
             told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
-            # Of a bundle, and beyond given commands, nothing is known of what was not launched.
+            # A bundle and a verification have no other candidates to estimate.
             given = isinstance(self._plan, Recorded) or self._candidates.alone
             if not given and self._spec.verifies is None:
                 if self._spec.sampler == "gp":

@@ -42,8 +42,7 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
 
 def node_s(launches: Sequence[Launch]) -> float:
     """Return the time in which at least one launch ran on a node, summed over the nodes."""
-    # Where no trial was bound to a node, rows may still name one: a host's, which says nothing
-    # here.
+    # Ignore the hosts that rows name where no trial was bound to a node.
     several = any(launch.trial.node for launch in launches)
     begins = start_times(launches, several)
     ran: dict[str, list[tuple[float, float]]] = {}

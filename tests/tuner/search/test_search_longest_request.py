@@ -113,10 +113,10 @@ def test_launches_correct_what_was_predicted(foreseen: bool) -> None:
     # A launch that holds more than was foreseen gives nothing up, and less than the baseline's own
     # is what counts.
     kept = History(make_spec(), node(foreseen), tuple(entries(**{f"p{short}": 4096})))
-    assert kept.given_up(short) == ()
+    assert kept.trade_offs(short) == ()
     assert short not in kept.ineligible
     smaller = History(make_spec(), node(foreseen), tuple(entries(p0=900)))
-    assert smaller.given_up(short) == ()
+    assert smaller.trade_offs(short) == ()
 
 
 def test_what_serves_less_than_the_floor_or_may_not_start_is_not_recommended() -> None:

@@ -182,9 +182,7 @@ def _look(history: History, position: int, left: int) -> Look:
 def _compared(history: History, position: int) -> tuple[list[NodeScore], list[NodeScore]]:
     """Return the valid launches of a finalist and of the baseline."""
     base = history.baseline
-    return history.node_scores(position, Role.FINAL), history.node_scores(
-        base, *history.deciding_roles(base)
-    )
+    return history.node_scores(position, Role.FINAL), history.deciding_scores(base)
 
 
 def _comparable(history: History, position: int) -> bool:
@@ -247,7 +245,7 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
     """Return a node on which the baseline may be launched for the finals while others end the
     search; or None."""
     if history.spec.finals_send_others:
-        return None  # What it sends then is the search's.
+        return None  # A control sends the search's prompts.
     start = len(history.before_finals().entries)
     base = history.at(history.baseline)
     taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {

@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from autotune.base.arrays import Floats, floats
-from autotune.tuner.search.spread import CONFIDENCE
+from autotune.tuner.search.spread import CONFIDENCE, Interval
 
 LEAST_FOUND = 0.3
 """Share of tested real gains that must pass as better so that their intervals have the stated
@@ -84,7 +84,7 @@ class Outcome(Enum):
 
 def outcome(looks: Sequence[Look]) -> tuple[Outcome, int]:
     """Return the state of the test, and the look at which it ended; later data do not count."""
-    uppers = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))
+    uppers = _bounds_at(looks)
     for count, (look, upper) in enumerate(zip(looks, uppers, strict=True), start=1):
         if look.sd == 0:
             return (Outcome.BETTER if look.difference > 0 else Outcome.HOPELESS), count
@@ -94,6 +94,10 @@ def outcome(looks: Sequence[Look]) -> tuple[Outcome, int]:
         if look.fraction < 1 and z <= _futile(look.fraction):
             return Outcome.HOPELESS, count
     return Outcome.OPEN, len(looks)
+
+
+def _bounds_at(looks: Sequence[Look]) -> tuple[float, ...]:
+    return bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))
 
 
 @lru_cache(maxsize=4096)
@@ -115,7 +119,7 @@ def bounds(fractions: tuple[float, ...], informations: tuple[float, ...]) -> tup
 
 
 @lru_cache(maxsize=64)
-def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
+def estimate(looks: tuple[Look, ...]) -> tuple[float, Interval]:
     """Return the median-unbiased estimate and its 95 % interval, from the looks until the end."""
     ended, count = outcome(looks)
     last = looks[count - 1]
@@ -130,7 +134,7 @@ def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
     return middle, (max(low, 0.0) if better else min(low, 0.0), high)
 
 
-def repeated_interval(looks: Sequence[Look]) -> tuple[float, float]:
+def repeated_interval(looks: Sequence[Look]) -> Interval:
     """Return the interval of the last look, with 95 % coverage over all looks together, for any
     stopping rule.
 
@@ -138,7 +142,7 @@ def repeated_interval(looks: Sequence[Look]) -> tuple[float, float]:
     9): where more than one bound may end a test, as a change that is shown to be large or small.
     """
     last = looks[-1]
-    upper = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))[-1]
+    upper = _bounds_at(looks)[-1]
     half = (
         -float(stdtrit(last.degrees, float(ndtr(-upper)))) * last.sd / math.sqrt(last.information)
     )
@@ -155,7 +159,7 @@ def _futile(fraction: float) -> float:
 def _solved(looks: Sequence[Look], ended: Outcome, chance: float) -> float:
     """Return the true difference at which an outcome at least as good has this probability."""
     last = looks[-1]
-    uppers = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))
+    uppers = _bounds_at(looks)
 
     def off(truth: float) -> float:
         return _at_least(looks, uppers, ended, truth) - chance
@@ -247,7 +251,7 @@ class _Path:
         )
         return _Path(z, (kernel @ self.mass) * weights * 0.5 * (high - low), information)
 
-    def _step(self, information: float) -> tuple[float, float]:
+    def _step(self, information: float) -> Interval:
         share = self.information / information
         return math.sqrt(share), math.sqrt(1 - share)
 

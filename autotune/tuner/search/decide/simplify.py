@@ -1,10 +1,10 @@
 """Find the settings of a command without a shown gain, and the next launch that tests their
 removal.
 
-What is no more than a coin toss goes whatever a study can afford: the finals are for a command
-without any setting whose odds to add more than `LEAST_EFFECT` are below `COIN_TOSS` (`drop_coin_tosses`), if
-that is expected to run. The process models all launches of a study together, so every launch with
-and without a setting says something of what it adds.
+Settings with odds below `COIN_TOSS` to add more than `LEAST_EFFECT` are removed first, whatever the
+budget (`drop_coin_tosses`): the finals are for a command without them, if that is expected to run.
+The process models all launches of a study together, so every launch with and without a setting says
+something of what it adds.
 
 What looked good in the search may have been luck. So once the finals are won a setting whose effect
 is not shown, odds below `SHOWN`, goes back to the engine's default where fresh launches of the
@@ -47,7 +47,7 @@ def drop_coin_tosses(
     and to keep the limits is left out.
     """
     current = command
-    # As often as there are settings: each step puts back at least one.
+    # Each step puts back at least one setting.
     for _ in () if history.candidates.as_they_are else history.configuration(command).knobs:
         shown = odds_shown(history, model, current)
         together = _odds_of_model(model, command, list(shown))
@@ -113,7 +113,7 @@ def _beats_baseline(history: History, position: int) -> bool:
     """Return whether new launches of a command meet the limits and show it to beat the baseline, if
     that ran."""
     base = history.baseline
-    baseline = history.node_scores(base, *history.deciding_roles(base))
+    baseline = history.deciding_scores(base)
     odds = (
         _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0)
         if baseline

@@ -19,7 +19,7 @@ from autotune.tuner.search.decide import finals, simplify
 from autotune.tuner.search.history import History
 from autotune.tuner.search.nodes import contrast
 from autotune.tuner.search.objective import value_of
-from autotune.tuner.search.spread import Spread, mean, percents
+from autotune.tuner.search.spread import Interval, Spread, mean, percents
 from autotune.tuner.study.recommendation import Verdict
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
@@ -32,10 +32,15 @@ class Gain:
     """Gain over the baseline in score units, with its 95 % interval (None: it was not tested)."""
 
     log: float
-    interval: tuple[float, float] | None
+    interval: Interval | None
+
+    @classmethod
+    def within(cls, log: float, half: float | None) -> Gain:
+        """Return a gain with half of its interval; None: not known."""
+        return cls(log, None if half is None else (log - half, log + half))
 
     @property
-    def percents(self) -> tuple[float, float] | None:
+    def percents(self) -> Interval | None:
         """Return the interval in percent."""
         return percents(self.interval) if self.interval else None
 
@@ -47,7 +52,7 @@ class Judgement:
     Attributes:
         winner: position of the recommended configuration, None when nothing is feasible.
         gain: of the winner over the baseline; None without either.
-        challenger: position of the finalist, or of what would be it, with its own gain.
+        challenger: position of the finalist, before the finals of the leader, with its own gain.
         spread: of one launch.
         outcome: of the finals' test; None where there was none.
         change: of the baseline's score during the study, beyond noise; see `finals.change`.
@@ -66,11 +71,7 @@ class Judgement:
 def evidence(history: History, position: int) -> list[float]:
     """Return the scores that count: those of the finals, all of the baseline; without finals, the
     search's."""
-    return [
-        e.score
-        for e in history.evidence(position, *history.deciding_roles(position))
-        if e.score is not None
-    ]
+    return [e.score for e in history.deciding(position) if e.score is not None]
 
 
 def leader(history: History) -> int | None:
@@ -80,7 +81,7 @@ def leader(history: History) -> int | None:
     some, a candidate without any is compared no more.
     """
     kept = [position for position in history.by_position if history.feasible(position)]
-    fresh = [p for p in kept if history.scores(p, *history.deciding_roles(p))]
+    fresh = [p for p in kept if history.deciding_scores(p)]
     # The finals may begin with the baseline, which has not won by running alone.
     among = fresh if any(p != history.baseline for p in fresh) else kept
     return max(among, key=lambda position: mean(evidence(history, position)), default=None)
@@ -108,8 +109,7 @@ def judge(history: History) -> Judgement:
     base = history.baseline
     challenger = finals.finalist(history)
     if challenger is None:
-        # As measured: what would keep the limits on another node is no more than a hope without a
-        # launch there.
+        # Judge limits by measured nodes only.
         challenger = max(
             history.challengers, key=lambda p: mean(evidence(history, p)), default=None
         )
@@ -135,10 +135,7 @@ def judge(history: History) -> Judgement:
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
     """Return the challenger's gain, and the end of its test."""
     base = history.baseline
-    both = [
-        history.node_scores(p, *history.deciding_roles(p)) or history.node_scores(p)
-        for p in (challenger, base)
-    ]
+    both = [history.deciding_scores(p) or history.node_scores(p) for p in (challenger, base)]
     if not both[1]:
         return None, None
     # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a
@@ -154,9 +151,7 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
 def _over_baseline(history: History, position: int) -> Gain:
     """Return the gain of a configuration tested against another one that was tested against the
     baseline."""
-    both = [
-        history.node_scores(p, *history.deciding_roles(p)) for p in (position, history.baseline)
-    ]
+    both = [history.deciding_scores(p) for p in (position, history.baseline)]
     (gain, information) = contrast(*both)
     spread = history.spread
     if not information:

@@ -244,7 +244,7 @@ class Kernels:
                 raise ValueError(
                     f"the prior {prior.name!r} has shape {prior.mean.shape}, expected ({count},)"
                 )
-        # What puts no candidate before another one says nothing.
+        # A constant prior has no information.
         told = [prior for prior in priors if np.any(_centred(prior.mean))]
         self.alternatives = (*(prior.name for prior in told), "none")
         self.odds = _odds(len(told))
@@ -255,7 +255,7 @@ class Kernels:
         ]
         self.figures = (*(prior.figures for prior in told), ())
         drawn = [*(_deviations(prior.draws, count) for prior in told), np.zeros((count, 0))]
-        # What a prior leaves out has a level of its own, behind the draws of its figures.
+        # The candidates without a prior share a level of their own, behind the draws of its figures.
         parts = [_PART_SD * unknown[:, None] for unknown in self._unknown]
         self.deviations = [
             np.hstack(both) if both[1].any() else both[0] for both in zip(drawn, parts, strict=True)
