@@ -45,7 +45,7 @@ class UnknownName(BadInput):
     """Unknown name, answered with the existing names, and a hint: one more sentence.
 
     `meant` are the names that were probably meant; empty: the nearest one; None: no name says
-    which. Of many names the `usual` ones are listed; none: the nearest ones.
+    which. A long list is cut to the `usual` names; without these to the nearest ones.
     """
 
     def __init__(

@@ -179,8 +179,7 @@ def secrets_in(arguments: Sequence[str], variables: Mapping[str, str]) -> set[st
 def text(content: str, secrets: Iterable[str] = ()) -> str:
     """Mask every secret in a log, a command, JSON, YAML or prose.
 
-    Of values that are known to be secret (`secrets_in`) those under 4 characters stay: masking them
-    would destroy it.
+    Known secrets (`secrets_in`) under 4 characters stay: masking them would destroy the text.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 4:

@@ -71,10 +71,10 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     """Remove the candidates whose memory excludes a recommendation; give the reason if an engine
     has none left.
 
-    That is what does not hold a request of ``--min-context``, and on the simulator, whose plan is
-    the evidence, what starts with odds below `SURE_TO_START`, on a real node what would have no KV
-    cache even if the plan were wrong by `HOPELESS`, or the GPUs shared the weights evenly; but for
-    engines' defaults, and unless nothing would be left.
+    A candidate must hold a request of ``--min-context``. On the simulator, whose plan is the
+    evidence, it must start with odds of `SURE_TO_START`. On a real node it must have a KV cache if
+    the plan is wrong by `HOPELESS`, or if the GPUs share the weights evenly. An engine's default
+    need not start, and all are kept if no other would be left.
     """
     simulated, floor = backend_of(spec).virtual, spec.min_context or 0
     version = space.context.version

@@ -76,9 +76,9 @@ def workload_of(
 ) -> tuple[Workload, dict[str, str]]:
     """Return the load sent under a workload's name, and its description in the metrics.
 
-    In the finals these are prompts that no launch of the search sent: of ``--final-workload``, the
-    second half of a file, or, where prompts are drawn, drawn anew. Finals of a smaller budget are
-    launches of the search now.
+    Finals send prompts that no launch of the search sent: of ``--final-workload``, the second half
+    of a file, or prompts that are drawn anew. Finals of a smaller budget are launches of the search
+    now.
     """
     final, given = role is Role.FINAL, spec.final_workload if name == spec.workloads[0] else None
     workload = load_workload(given if final and given else name, library)

@@ -331,7 +331,7 @@ class Contribution(_Value):
     """Gain of one setting of the recommended command (or the smallest removable group, joined by
     ``+``).
 
-    That command is compared with the same one with the engine's default for the setting.
+    The command is compared with the same one with the engine's default for the setting.
 
     Attributes:
         gain_percent: None where the command without it did not start.
