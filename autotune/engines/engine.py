@@ -712,9 +712,8 @@ def accepted(
         values = [tuple([one.knobs[name] for name in ordered]) for one in left]
         one_of_each = dict(zip(values, left, strict=True))
         refusals = {key: _refusal(engine, context, part, one) for key, one in one_of_each.items()}
-        if any(refusals.values()):
-            counts.update(refusal for key in values if (refusal := refusals[key]) is not None)
-            left = [one for one, key in zip(left, values, strict=True) if refusals[key] is None]
+        counts.update(filter(None, map(refusals.get, values)))
+        left = [one for one, key in zip(left, values, strict=True) if not refusals[key]]
     return left, dict(counts)
 
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from .command import Configuration, Knobs, Scalar
@@ -29,7 +30,7 @@ class Candidate:
         return self.configuration.fingerprint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CandidateSet:
     """The candidates of a study, in a fixed order.
 
@@ -64,7 +65,6 @@ class CandidateSet:
     recipes: Mapping[int, str] = field(default_factory=dict)
     unseen: frozenset[int] = frozenset()
     alone: bool = False
-    _positions: dict[str, int] = field(default_factory=dict, compare=False)
     _giving_up: dict[frozenset[str], list[int]] = field(
         init=False, default_factory=dict, compare=False
     )
@@ -73,8 +73,9 @@ class CandidateSet:
     def baseline_candidate(self) -> Candidate:
         return self.items[self.baseline]
 
-    def __post_init__(self) -> None:
-        self._positions.update({candidate.fingerprint: i for i, candidate in enumerate(self.items)})
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {candidate.fingerprint: i for i, candidate in enumerate(self.items)}
 
     def __len__(self) -> int:
         return len(self.items)
@@ -90,9 +91,10 @@ class CandidateSet:
         """Return the positions of candidates with a trade-off outside ``allowed``; cached for all
         suggestions."""
         if allowed not in self._giving_up:
-            rows = self.given_up.items()
             self._giving_up[allowed] = [
-                i for i, given in rows if any(one.kind not in allowed for one in given)
+                position
+                for position, trade_offs in self.given_up.items()
+                if any(one.kind not in allowed for one in trade_offs)
             ]
         return self._giving_up[allowed]
 

@@ -213,14 +213,12 @@ def _program_beside(card: EngineCard, python: Path) -> tuple[str, ...]:
 
 
 def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
-    wanted = " or ".join(repr(name) for name in card.installation.distributions) or "the engine"
+    wanted = " or ".join(map(repr, card.installation.distributions)) or "the engine"
     if not python:
         return f"{path} does not print its version with --version"
-    return (
-        f"the Python of {path} has no distribution {wanted}"
-        if path != python
-        else f"{path} has no package {wanted}"
-    )
+    if path == python:
+        return f"{path} has no package {wanted}"
+    return f"the Python of {path} has no distribution {wanted}"
 
 
 def _version(card: EngineCard, program: Words, python: Path | None) -> str | None:

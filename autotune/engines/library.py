@@ -78,8 +78,8 @@ def _check_cases(path: Path, card: EngineCard) -> None:
     right = "a case may only name earlier knobs"
     before = _FIXED_NAMES
     for name, knob in card.knobs.items():
-        for key, entries in (("default", knob.default), ("search", knob.search)):
-            for i, entry in enumerate(entries if isinstance(entries, list) else []):
+        for key, entries in (("default", knob.cases), ("search", knob.search)):
+            for i, entry in enumerate(entries):
                 if isinstance(entry, Case | Values):
                     _check_names(path, ("knobs", name, key, i, "when"), entry.when, before, right)
                 if isinstance(entry, Case) and isinstance(entry.value, str):
