@@ -1,7 +1,7 @@
 """Turn the command that a person would type into the launched one: address, program, paths,
 secrets.
 
-What is written down (the study's question, commands, rows) says where a secret comes from:
+Stored texts (the study's question, commands, rows) say where a secret comes from:
 ``${NAME}`` in a command stands for an environment variable, a file is named by its path. Values are
 read when a server is launched, and are known to nobody but the server, the client and whoever masks
 them.

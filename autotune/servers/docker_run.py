@@ -182,7 +182,7 @@ def mounted_paths(argv: Sequence[str]) -> list[str]:
     """List the folders and files of this machine in a command's arguments, each once, none inside
     another.
 
-    Of a snapshot in the Hugging Face cache, the model's folder: the snapshot holds links into it.
+    A snapshot in the Hugging Face cache is listed as the model's folder: it holds links into that.
     """
     named = [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
     # The path's own method would raise for a folder without permission.

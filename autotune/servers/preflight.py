@@ -1,8 +1,8 @@
 """Checks of the node before and after a launch: it can be measured, and the launch left nothing
 behind.
 
-What is wrong here says nothing about a configuration. Nothing is ever ended that the launch did not
-start.
+Problems here say nothing about a configuration. Only processes that the launch started are ever
+ended.
 """
 
 from __future__ import annotations

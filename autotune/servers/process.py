@@ -279,7 +279,7 @@ class ProcessLauncher:
 
     def launch(self, command: Command, folder: Path, card: EngineCard) -> Server:
         """Start the server of a command, as a person would type it, in a folder with its log; its
-        address is replaced. Of several servers the further ones get ``server-1`` … in it.
+        address is replaced. Further servers get ``server-1`` … in it.
 
         Returns as soon as their processes run. Raises `BadInput`, with all servers ended: the
         program is not there, or the folder cannot be written.

@@ -63,10 +63,12 @@ def _missing_of(
     installed: Collection[InstalledEngine],
     contained: bool,
 ) -> str:
+    args = command.args
+    model_name = command.model
     environment = {**os.environ, **command.env}
-    path = Path(command.model)
-    place = command.args.get("download_dir")
-    load_format = command.config.get("load_format") or command.args.get("load_format") or "auto"
+    path = Path(model_name)
+    place = args.get("download_dir")
+    load_format = command.config.get("load_format") or args.get("load_format") or "auto"
     if any(name.endswith("_USE_MODELSCOPE") for name in environment):
         return ""
     if str(load_format).lower() not in ("auto", "safetensors"):
@@ -76,23 +78,18 @@ def _missing_of(
         ids = [name for name in (model.id, *model.aliases) if MODEL_ID.fullmatch(name)]
         named = next((name for name in ids if not Path(name).exists()), "")
         return _lacking([path], path, model, named, [*fetch, named, f"--local-dir={path}"])
-    if path.exists() or not MODEL_ID.fullmatch(command.model) or (place and contained):
+    if path.exists() or not MODEL_ID.fullmatch(model_name) or (place and contained):
         return ""
     if contained:
         environment = {
             name: value for name, value in environment.items() if not name.endswith("_HUB_CACHE")
         }
     hub = Path(place) if place else hub_folder(environment)
-    revision = command.args.get("revision")
+    revision = args.get("revision")
     options = [] if hub == hub_folder(os.environ) else [f"--cache-dir={hub}"]
     options += [f"--revision={revision}"] if revision else []
-    return _lacking(
-        snapshots(hub, command.model, revision or "main"),
-        hub,
-        model,
-        command.model,
-        [*fetch, command.model, *options],
-    )
+    folders = snapshots(hub, model_name, revision or "main")
+    return _lacking(folders, hub, model, model_name, [*fetch, model_name, *options])
 
 
 def _lacking(

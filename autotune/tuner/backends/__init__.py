@@ -178,7 +178,7 @@ class Backend(ABC):
     ) -> Speculation | None:
         """Return the acceptance that a launch forces on its engine; None without drafts.
 
-        Of drafts on random tokens next to none is right. There the engine is made to accept what
+        Drafts on random tokens are right next to never. There the engine is made to accept what
         the model does on text, where its version can be; not where answers are checked, as they are
         wrong then. Drafts of a server with `random_weights` are right next to never, whatever
         the prompts.

@@ -1,8 +1,8 @@
 """Backends with servers, and their evaluator: launch a server, load it over HTTP, and stop it.
 
-What a ready server made of its arguments is read back and kept beside its log. Best effort: an
+The settings of a ready server are read back and kept beside its log, as far as it reports them: an
 engine that reports nothing, or in an unknown form, is no failure; its configuration is then taken
-as it was asked for.
+as requested.
 """
 
 from __future__ import annotations

@@ -82,14 +82,14 @@ class Cluster:
     """
 
     def __init__(self, address: str, own: bool, spec: StudySpec) -> None:
-        self._spec = spec
-        self._needs_gpus = spec.hardware.vendor != "cpu"
+        self._hardware = spec.hardware
+        self._needs_gpus = self._hardware.vendor != "cpu"
         self._versions = VersionCheck()
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         if address:
             _join(address)
         elif own:
-            gpus = spec.hardware.gpus if self._needs_gpus else 0
+            gpus = self._hardware.gpus if self._needs_gpus else 0
             # Ray starts a process for each processor beforehand.
             _start(spec, num_gpus=gpus, num_cpus=1)
         else:
@@ -108,7 +108,7 @@ class Cluster:
         self.check_head()
         infos = _node_infos()
         names = names_of(infos)
-        kind = self._spec.hardware.name
+        kind = self._hardware.name
         return [
             Node(
                 names[info["NodeID"]],
@@ -128,16 +128,16 @@ class Cluster:
         if not nodes:
             alive = [info for info in _node_infos() if info["Alive"]]
             resources = "; ".join(f"{host_of(info)}: {_resources(info)}" for info in alive)
-            name = self._spec.hardware.name
+            name = self._hardware.name
             raise BadInput(
                 f"no node of the Ray cluster has {name}: {resources}. On each such node: "
-                f"ray start --address HOST:PORT --num-gpus {self._spec.hardware.gpus} --resources '{{\"{name}\": 1}}'"
+                f"ray start --address HOST:PORT --num-gpus {self._hardware.gpus} --resources '{{\"{name}\": 1}}'"
             )
         largest = max(node.gpus for node in nodes)
         most = max(needs, default=1)
         if largest < most:
             raise BadInput(
-                f"a candidate needs {most} GPUs on one node, but the largest {self._spec.hardware.name} node of the "
+                f"a candidate needs {most} GPUs on one node, but the largest {self._hardware.name} node of the "
                 f"cluster has {largest}; use --gpus {largest}"
             )
         _, refused = self._versions.admit(
