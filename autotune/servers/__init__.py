@@ -69,7 +69,8 @@ class StopReport:
             return ""
         return (
             f"The server could not be stopped: {', '.join(self.survivors)} outlived SIGKILL after "
-            f"{self.seconds:.0f} s. State D is a process held by the GPU driver: reset the GPU or restart the node."
+            f"{self.seconds:.0f} s. State D is a process held by the GPU driver: reset the GPU or "
+            "restart the node."
         )
 
     def problem(self) -> str:

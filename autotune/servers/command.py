@@ -71,7 +71,8 @@ def find_program(name: str, environment: Environment, title: str) -> str:
     else:
         problem = "is not on the PATH"
     raise BadInput(
-        f"the program of {title}, {name!r}, {problem}; install {title}, or name its program with --engine-bin"
+        f"the program of {title}, {name!r}, {problem}; install {title}, or name its program with "
+        "--engine-bin"
     )
 
 
@@ -112,7 +113,8 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
         path = PurePath(name)
         if path.is_absolute() or ".." in path.parts:
             raise BadInput(
-                f"the command's file {name!r} would be outside the trial's folder; use a plain file name"
+                f"the command's file {name!r} would be outside the trial's folder; use a plain "
+                "file name"
             )
     log = folder / LOG_NAME
     try:
@@ -126,13 +128,14 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
             now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
             append_line(
                 log,
-                f"[autotune: launched again at {now} UTC; what stands above is of an earlier launch of this trial]",
+                f"[autotune: launched again at {now} UTC; what stands above is of an earlier "
+                "launch of this trial]",
             )
     except OSError as error:
         where = error.filename or folder
         raise BadInput(
-            f"the trial's folder {folder} is not writable ({where}: {error.strerror}); choose another --home, "
-            "or free disk space there"
+            f"the trial's folder {folder} is not writable ({where}: {error.strerror}); choose "
+            "another --home, or free disk space there"
         ) from error
     return log
 
@@ -157,8 +160,8 @@ def cache_variables(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
-                f"the cache folder {folder} cannot be created ({error.strerror}); set XDG_CACHE_HOME to a writable "
-                f"folder, or set {variable}"
+                f"the cache folder {folder} cannot be created ({error.strerror}); set "
+                f"XDG_CACHE_HOME to a writable folder, or set {variable}"
             ) from error
         variables[variable] = str(folder)
     return variables
@@ -170,7 +173,8 @@ def _safe(name: str) -> str:
     return safe if safe.strip(".") else f"-{safe}"
 
 
-_INHERITED = 8  # Least length of a masked inherited value: a variable with a secret's name may hold "none" or "EMPTY"
+_INHERITED = 8
+"""Least length of a masked inherited value: a variable with a secret's name may hold "none"."""
 
 
 def read_secret(variable: str | None, file: str | None, option: str) -> str | None:
@@ -211,8 +215,8 @@ def refuse_secrets(argv: Sequence[str], env: Environment, option: str) -> None:
         else f"write {named[0]} '${{NAME}}' and export NAME"
     )
     raise BadInput(
-        f"{option}: it holds a secret ({named[0]}) and is stored in the study's files; {right}: the secret is "
-        "read from the environment when a server is launched"
+        f"{option}: it holds a secret ({named[0]}) and is stored in the study's files; {right}: "
+        "the secret is read from the environment when a server is launched"
     )
 
 

@@ -103,8 +103,9 @@ class ContainerServer(ProcessServer):
             return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
         if state.get("OOMKilled"):
             message = (
-                f"{self.title} ended because its container used up the machine's memory (OOMKilled, exit code "
-                f"{code}). This is not GPU memory: use less main memory, or give the machine or Docker more."
+                f"{self.title} ended because its container used up the machine's memory "
+                f"(OOMKilled, exit code {code}). This is not GPU memory: use less main memory, or "
+                "give the machine or Docker more."
             )
             return Failure(FailureKind.OUT_OF_MEMORY, message)
         # Codes above 128 are a shell's form of signals.
@@ -149,8 +150,8 @@ class DockerLauncher(ProcessLauncher):
             models.mkdir(parents=True, exist_ok=True)  # Docker would make it as root.
         except OSError as error:
             raise BadInput(
-                f"the folder of the models {models} cannot be created ({error.strerror}); set HF_HOME to a writable "
-                "folder"
+                f"the folder of the models {models} cannot be created ({error.strerror}); set "
+                "HF_HOME to a writable folder"
             ) from error
         marker = environment[MARKER]
         words = [

@@ -199,8 +199,8 @@ def docker_program() -> str:
     path = shutil.which("docker")
     if path is None:
         raise BadInput(
-            "--on docker: 'docker' is not on the PATH; install Docker Engine, or run engines of this machine with --on "
-            "process"
+            "--on docker: 'docker' is not on the PATH; install Docker Engine, or run engines of "
+            "this machine with --on process"
         )
     return os.path.abspath(path)
 
@@ -260,7 +260,8 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
                 raise
         if process.returncode != 0:
             raise BadInput(
-                f"image {image} cannot be pulled ({last}); choose another one with --image ENGINE=IMAGE"
+                f"image {image} cannot be pulled ({last}); choose another one with --image "
+                "ENGINE=IMAGE"
             )
 
 
@@ -290,8 +291,8 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
         why = _last_line(done.stderr) or f"exit code {done.returncode}"
         packages = " or ".join(distributions)
         raise BadInput(
-            f"--image {image}: its tag names no version, and its {packages} version is unknown ({why}); "
-            "use a tag that names the version"
+            f"--image {image}: its tag names no version, and its {packages} version is unknown "
+            f"({why}); use a tag that names the version"
         )
     return version.partition("+")[0]
 
@@ -328,6 +329,6 @@ def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
 def no_image(card: EngineCard, hardware: HardwareCard) -> str:
     """Explain why an engine without an image is excluded."""
     return (
-        f"no container image of {card.title} for {hardware.vendor} {hardware.generation} is known; name one with "
-        f"--image {card.engine}=IMAGE"
+        f"no container image of {card.title} for {hardware.vendor} {hardware.generation} is known; "
+        f"name one with --image {card.engine}=IMAGE"
     )

@@ -57,8 +57,8 @@ def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) 
         if locks is not None:
             return PortLease(port, locks)
     raise NoFreePort(
-        f"none of {len(candidates)} ports ({min(candidates, default=0)} to {max(candidates, default=0)}) is free; "
-        "end the servers that hold them"
+        f"none of {len(candidates)} ports ({min(candidates, default=0)} to "
+        f"{max(candidates, default=0)}) is free; end the servers that hold them"
     )
 
 

@@ -66,8 +66,8 @@ class Node:
             lasting = f"The folder {study} and its measurements were deleted."
         elif hard is not None and hard < self.open_files:
             lasting = (
-                f"A server may open {hard} files here but needs {self.open_files}, at least one per request; "
-                f"raise the limit with `ulimit -Hn {self.open_files}`."
+                f"A server may open {hard} files here but needs {self.open_files}, at least one "
+                f"per request; raise the limit with `ulimit -Hn {self.open_files}`."
             )
         if lasting:
             return Failure(FailureKind.INFRASTRUCTURE, lasting, lasting=True)
@@ -103,8 +103,9 @@ class Node:
         return " ".join(
             gone
             + [
-                f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before[gpu.index])} before) "
-                f"{self.settle_s:g} s after the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
+                f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before[gpu.index])} "
+                f"before) {self.settle_s:g} s after the server has ended, {_holders(gpu)}. "
+                f"{_way_out(gpu)}"
                 for gpu in held
             ]
         )

@@ -44,7 +44,8 @@ from .watchdog import Request, finish_log, remove_temporary
 
 _PORT_S = 2.0
 _START_S = 30.0
-_LONGEST_TMPDIR = 60  # Longest TMPDIR: a socket's path has 107 bytes; vLLM's has a folder, a slash and a UUID (36)
+_LONGEST_TMPDIR = 60
+"""Longest TMPDIR: a socket's path has 107 bytes; vLLM's has a folder, a slash and a UUID (36)."""
 _MARGIN_S = 5.0  # Seconds for the watchdog to answer, and to end on request
 
 

@@ -196,7 +196,8 @@ def remove_container(
         was_listed = was_listed or bool(ids)
         if time.monotonic() >= deadline:
             if ids is None and exit_code == DOCKER_FAILED and not was_listed:
-                return ()  # A daemon that has not answered for so long did not answer at the start either.
+                # A daemon that is silent for so long did not answer at the start either.
+                return ()
             names = (f"container {identity[:12]}" for identity in ids or ())
             return ("its container (Docker does not answer)",) if ids is None else tuple(names)
         if ids:

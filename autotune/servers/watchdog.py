@@ -47,7 +47,8 @@ from .processes import Membership, end, process_table, remove_container
 from .shared_memory import LeftMemory, kept_line
 
 _TICK_S = 0.5
-_LONGEST_LOOK_S = 60.0  # Longest pause between looks at the server's shared memory: engines create theirs as they start
+_LONGEST_LOOK_S = 60.0
+"""Longest pause between looks at the server's shared memory: engines create theirs as they start."""
 _ORPHAN_GRACE_S = (
     1.5  # Seconds for a server without a tuner: shorter, as its last requests are not needed
 )

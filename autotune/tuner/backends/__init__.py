@@ -5,7 +5,7 @@ chosen once; nobody else asks which one it is. `ValidatedEvaluator` is around ea
 that no figure leaves it that cannot be: one that is not finite, or below zero where nothing can be,
 comes from a fault of the engine's own counts, of a replay file, of somebody else's evaluator.
 
-servers      backends whose servers are loaded over HTTP: `Process`, `Docker`, `Emulator`, `External`
+servers      backends with servers, loaded by HTTP: `Process`, `Docker`, `Emulator`, `External`
 simulator    the simulated node in virtual time
 recorded     recorded launches: a table in the search's order, or a bundled study in its own
 """
@@ -332,9 +332,9 @@ class Backend(ABC):
         line = f"measured on {self.on}"
         if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
             line += (
-                f"; the prompts of {', '.join(random)} are random tokens: routing of experts, prefix hits and "
-                "acceptance of drafts that nothing forces are not those of real text, which --workload prose, code or "
-                "sharegpt:FILE sends"
+                f"; the prompts of {', '.join(random)} are random tokens: routing of experts, "
+                "prefix hits and acceptance of drafts that nothing forces are not those of real "
+                "text, which --workload prose, code or sharegpt:FILE sends"
             )
         return line
 

@@ -255,7 +255,8 @@ def _translated_values(table: Table, library: Library) -> Iterator[str]:
                 unknown[cell if knob is None else f"{cell} {cell_text(value)}"] = None
             elif value_of_card != value != AUTO:
                 renamed.append(
-                    f"{cell} {cell_text(value)} is {'not set' if value_of_card is None else cell_text(value_of_card)}"
+                    f"{cell} {cell_text(value)} is "
+                    f"{'not set' if value_of_card is None else cell_text(value_of_card)}"
                 )
     if renamed:
         yield f"{table.path}: in the engines' cards {shortened(renamed)}"
@@ -344,14 +345,15 @@ def _remaining(
     remaining = [c for c in table.configurations if c.engine in engines]
     if not remaining:
         raise BadInput(
-            f"--engine {', '.join(engines)} leaves no row of {table.path}; its engines: {_listed(table.engines)}"
+            f"--engine {', '.join(engines)} leaves no row of {table.path}; its engines: "
+            f"{_listed(table.engines)}"
         )
     remaining, column = _with_values(remaining, pins)
     if column is not None:
         value = "" if pins[column] is None else cell_text(pins[column])
         raise BadInput(
-            f"no candidate remains: --set {column}={value} removes the last of {len(remaining)}, in which {column} is "
-            f"{_listed(value_at(c, column) for c in remaining)}"
+            f"no candidate remains: --set {column}={value} removes the last of {len(remaining)}, "
+            f"in which {column} is {_listed(value_at(c, column) for c in remaining)}"
         )
     return remaining
 
@@ -456,8 +458,9 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
             named = [name for name in table.metrics if name != PLAIN]
             has = f"its workloads: {', '.join(named)}" if named else "it has no workload"
             raise BadInput(
-                f"--workload {workload}: {table.path} has no column of a metric for it; {has}; a CSV has columns such "
-                f"as '{workload}:{HEADLINE}' for it, and those without a workload are of the first one"
+                f"--workload {workload}: {table.path} has no column of a metric for it; {has}; a "
+                f"CSV has columns such as '{workload}:{HEADLINE}' for it, and those without a "
+                "workload are of the first one"
             )
         for option, metric in (
             spec.asked_metrics.items() if number == 0 else [("--objective", spec.objective)]
@@ -620,9 +623,9 @@ class RecordedBundle(RecordedTable):
     def whole_spec(self, options: RunOptions, library: Library) -> StudySpec:
         if refused := options.needing("launch", "search"):
             raise BadInput(
-                f"{' and '.join(refused)}: a bundle's launches are replayed in their order, without "
-                "a launch or a search; remove the option, or give the study's results.jsonl as a "
-                "table"
+                f"{' and '.join(refused)}: a bundle's launches are replayed in their order, "
+                "without a launch or a search; remove the option, or give the study's "
+                "results.jsonl as a table"
             )
         bundle = self.bundle()
         taken = bundle.spec

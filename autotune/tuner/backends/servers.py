@@ -558,7 +558,8 @@ class Process(LaunchingBackend):
             and not Path(options.model).expanduser().exists()
         ):
             raise BadInput(
-                f"--model {options.model}: this folder does not exist, so a server here could not read it"
+                f"--model {options.model}: this folder does not exist, so a server here could not "
+                "read it"
             )
 
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
@@ -718,12 +719,14 @@ class External(ServerBackend):
         asked = " and ".join(option for option, value in refused.items() if value)
         if not is_local(options.executor):
             raise BadInput(
-                f"--executor {options.executor}: nodes would load one server at the same time; remove the option"
+                f"--executor {options.executor}: nodes would load one server at the same time; "
+                "remove the option"
             )
         if asked:
             raise BadInput(
-                f"{asked}: an external server cannot be configured. To search from its command, leave out --on "
-                f"{self.on} and give the command as --baseline; to measure the server as it is, leave out {asked}"
+                f"{asked}: an external server cannot be configured. To search from its command, "
+                f"leave out --on {self.on} and give the command as --baseline; to measure the "
+                f"server as it is, leave out {asked}"
             )
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:

@@ -60,8 +60,9 @@ class Simulator(Backend):
             covered = calibration_of(library_of(spec)).errors.covered
             if not any((one.engine, one.gpu) == (kind.name, LOCAL) for one in covered):
                 return (
-                    "predictions for a CPU are not calibrated; measure a few launches here (--on process), let the "
-                    "simulator learn them (autotune calibrate --study STUDY), or simulate a node, e.g. --hw h200"
+                    "predictions for a CPU are not calibrated; measure a few launches here (--on "
+                    "process), let the simulator learn them (autotune calibrate --study STUDY), or "
+                    "simulate a node, e.g. --hw h200"
                 )
         return missing_files(kind, "simulator", ("simulation",))
 

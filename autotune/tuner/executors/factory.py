@@ -69,7 +69,8 @@ def executor_for(
         from .ray import RayExecutor
     except ImportError as error:
         raise BadInput(
-            f"--executor {name} needs Ray Tune ({error}); install it with: pip install '.[ray]' in a clone of autotune"
+            f"--executor {name} needs Ray Tune ({error}); install it with: pip install '.[ray]' in "
+            "a clone of autotune"
         ) from error
     return RayExecutor(address, own_cluster, setup, needs, most_nodes)
 

@@ -231,7 +231,8 @@ class SideBySideExecutor(Executor):
             place,
             trial,
             self._setup.lost(
-                f"The process that measured on {place} was killed from outside (code {worker.process.returncode})."
+                f"The process that measured on {place} was killed from outside (code "
+                f"{worker.process.returncode})."
             ),
         )
 

@@ -1,7 +1,7 @@
 """Run trials on the nodes of a Ray cluster, through Ray Tune.
 
-The study decides what to try (`autotune.tuner.search`) and Ray Tune where resources are free: it runs in
-a thread of its own, with a searcher that hands out the trials of a queue. `cluster` has the
+The study decides what to try (`autotune.tuner.search`) and Ray Tune where resources are free. That
+runs in a thread of its own, with a searcher that hands out the trials of a queue. `cluster` has the
 connection, which nodes fit, which autotune they have, and which of them runs which trial. Only this
 package imports ray. Sources: https://docs.ray.io/en/latest/tune/api/suggestion.html (``Searcher``),
 https://docs.ray.io/en/latest/tune/tutorials/tune-resources.html (``PlacementGroupFactory``).
@@ -371,8 +371,8 @@ class RayExecutor(Executor):
         )
         if unused:
             setup.notify(
-                f"{len(used)} of {len(used) + unused} nodes are used: with {setup.spec.launches} launches "
-                "more nodes would use too many of them for the baseline"
+                f"{len(used)} of {len(used) + unused} nodes are used: with {setup.spec.launches} "
+                "launches more nodes would use too many of them for the baseline"
             )
 
     def places(self) -> Mapping[str, bool]:
@@ -513,8 +513,9 @@ class RayExecutor(Executor):
             elif time.monotonic() - task.waiting_since_s > WAIT_S:
                 task.waiting_since_s = math.inf
                 self._setup.notify(
-                    f"launch {task.trial.number} still waits for {task.gpus} GPUs of node {task.node.name}: other "
-                    "work on the Ray cluster may use them (see `ray status`)"
+                    f"launch {task.trial.number} still waits for {task.gpus} GPUs of node "
+                    f"{task.node.name}: other work on the Ray cluster may use them (see `ray "
+                    "status`)"
                 )
 
     def _retry(self, key: str) -> None:
@@ -533,7 +534,8 @@ class RayExecutor(Executor):
                 self.retire(name, f"it lost the processes of {TRIES} trials in a row")
         if task.tries < TRIES:
             self._setup.notify(
-                f"launch {trial.number}: node {name}, or its process there, is gone; it is retried once"
+                f"launch {trial.number}: node {name}, or its process there, is gone; it is retried "
+                "once"
             )
             self._start(replace(trial, node=""), task.tries + 1, avoid=name)
             return
@@ -542,7 +544,8 @@ class RayExecutor(Executor):
                 trial,
                 replace(
                     self._setup.lost(
-                        f"Node {name}, or the process there, was lost while the trial ran, as in the first try."
+                        f"Node {name}, or the process there, was lost while the trial ran, as in "
+                        "the first try."
                     ),
                     node=name,
                 ),

@@ -130,15 +130,16 @@ class Cluster:
             resources = "; ".join(f"{host_of(info)}: {_resources(info)}" for info in alive)
             name = self._hardware.name
             raise BadInput(
-                f"no node of the Ray cluster has {name}: {resources}. On each such node: "
-                f"ray start --address HOST:PORT --num-gpus {self._hardware.gpus} --resources '{{\"{name}\": 1}}'"
+                f"no node of the Ray cluster has {name}: {resources}. On each such node: ray start "
+                f'--address HOST:PORT --num-gpus {self._hardware.gpus} --resources \'{{"{name}": '
+                f"1}}'"
             )
         largest = max(node.gpus for node in nodes)
         most = max(needs, default=1)
         if largest < most:
             raise BadInput(
-                f"a candidate needs {most} GPUs on one node, but the largest {self._hardware.name} node of the "
-                f"cluster has {largest}; use --gpus {largest}"
+                f"a candidate needs {most} GPUs on one node, but the largest {self._hardware.name} "
+                f"node of the cluster has {largest}; use --gpus {largest}"
             )
         _, refused = self._versions.admit(
             [node for node in nodes if node.gpus >= most], ALL_COMPLETED
@@ -232,8 +233,9 @@ class VersionCheck:
         if error is not None:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             return (
-                f"{name} cannot run autotune: install autotune {autotune.__version__} in the environment in which "
-                f"`ray start` runs there ({lines[-1] if lines else type(error).__name__})"
+                f"{name} cannot run autotune: install autotune {autotune.__version__} in the "
+                "environment in which `ray start` runs there "
+                f"({lines[-1] if lines else type(error).__name__})"
             )
         if version.result() == autotune.__version__:
             return ""
@@ -314,7 +316,8 @@ def _join(address: str) -> None:
         problem = str(error)
     if problem:
         raise BadInput(
-            f"no Ray cluster answers at {address} ({problem}); start one with: ray start --head --port 6379"
+            f"no Ray cluster answers at {address} ({problem}); start one with: ray start --head "
+            "--port 6379"
         )
     # Ray takes the address of an outside interface for this machine's, where a cluster on loopback
     # has none.
@@ -344,9 +347,10 @@ def _quiet() -> Iterator[None]:
 
 def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInput:
     return BadInput(
-        f"the Ray cluster {which} cannot be joined: {_first_line(error)}. Run autotune on one of its machines (after "
-        f"`ray start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
-        "cluster with a token wants RAY_AUTH_MODE=token here and the token of the head's ~/.ray/auth_token"
+        f"the Ray cluster {which} cannot be joined: {_first_line(error)}. Run autotune on one of "
+        f"its machines (after `ray start --address {address}` there), with Ray {ray.__version__} "
+        f"and Python {platform.python_version()}; a cluster with a token wants RAY_AUTH_MODE=token "
+        "here and the token of the head's ~/.ray/auth_token"
     )
 
 
