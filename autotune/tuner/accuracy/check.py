@@ -252,18 +252,18 @@ class Builtin:
             raise BadInput(
                 "two launches of the baseline have no context in common, so there is no comparison"
             )
+        own = Accuracy(self.kind, *verdict.null.score)
         score, ci95 = verdict.agreement.score
         texts = {context.name: context.prompt for context in contexts()}
         worst = verdict.worst[:EXAMPLES] if verdict.reasons else ()
         examples = [
             Example(
-                _end(texts[one.context]),
-                *(_text(answers[one.context]) for answers in (reference, ours)),
+                _end(texts[one.context]), _text(reference[one.context]), _text(ours[one.context])
             )
             for one in worst
         ]
         result = replace(self.alone(mine), score=score, ci95=ci95)
-        return _compared(verdict.null.score, result, verdict.threshold, verdict.reasons, examples)
+        return _compared(own, result, verdict.threshold, verdict.reasons, examples)
 
 
 def _row(token: Token) -> list[Any]:
@@ -291,18 +291,17 @@ def _text(answer: Answer | None) -> str:
 
 
 def _compared(
-    baseline: tuple[float | None, Interval | None],
+    baseline: Accuracy,
     result: Accuracy,
     threshold: float,
     reasons: Sequence[str],
     examples: Sequence[Example] = (),
 ) -> Accuracy:
-    """Return a server's result with the baseline's score; it passes if no reason is against it."""
-    own, ci95 = baseline
+    """Return a server's result with the baseline's; it passes if no reason is against it."""
     return replace(
         result,
-        baseline=own,
-        baseline_ci95=ci95,
+        baseline=baseline.score,
+        baseline_ci95=baseline.ci95,
         threshold=threshold,
         passed=not reasons,
         reasons=tuple(reasons),
@@ -444,7 +443,7 @@ class TaskFile:
                 texts = self.tasks[i].question, before["texts"][i], mine["texts"][i]
                 examples.append(Example(*map(_end, texts)))
         threshold = own.score + WORST_DROP
-        return _compared((own.score, own.ci95), result, threshold, reasons, examples)
+        return _compared(own, result, threshold, reasons, examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +479,7 @@ class ScoreCommand:
         reasons = []
         if result.score + 1.96 * math.hypot(*errors) < threshold:
             reasons.append(f"its score is {result.score:g}, the baseline's {own.score:g}")
-        return _compared((own.score, own.ci95), result, threshold, reasons)
+        return _compared(own, result, threshold, reasons)
 
 
 class _Evidence(BaseModel):
