@@ -24,7 +24,7 @@ from autotune.load.metrics.table import Rent
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import calibration_in
 from autotune.node.memory import MEMORY_KEYS
-from autotune.node.prediction_intervals import against
+from autotune.node.prediction_intervals import compare_predictions
 from autotune.node.resolve_command import (
     ResolvedCommand,
     model_of,
@@ -65,7 +65,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     if asked.versus is not None:
         other = _versus(asked.versus, resolved, asked, library, load)
         theirs = prediction(other, load, asked.seed)
-        predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
+        predicted |= compare_predictions((resolved.setup, predicted), (other.setup, theirs), load)
         predicted["versus"] = f"{other.card.title} {other.context.version}"
         predicted["versus_not_simulated"] = theirs["not_simulated"]
         same_engine = other.card.engine == resolved.card.engine
@@ -182,7 +182,7 @@ def _library(calibration: Path | None, home: Path) -> Library:
     coefficients = calibration_in(path)
     if coefficients is None:
         return library_for(None)
-    say(f"the simulated node's coefficients: {path}, {coefficients.told}")
+    say(f"the simulated node's coefficients: {path}, {coefficients.fit_summary}")
     return library_for(None, coefficients.model_dump(mode="json"))
 
 

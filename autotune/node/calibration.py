@@ -226,7 +226,7 @@ class Calibration(Entry):
         return self
 
     @property
-    def told(self) -> str:
+    def fit_summary(self) -> str:
         """Describe the measurements of its fit; simulated ones are marked."""
         parts = (f"{one.source} ({one.points} points, {one.evidence})" for one in self.fitted_to)
         unmeasured = any(one.evidence != "measured" for one in self.fitted_to)
@@ -329,7 +329,7 @@ class ServerSetup:
         return {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
 
 
-def holding(setup: ServerSetup) -> Iterator[Adjustment]:
+def adjustments_of(setup: ServerSetup) -> Iterator[Adjustment]:
     """List the adjustments of the engine's card that apply to a setup, in order."""
     scope = {**setup.scope, "knobs": Namespace(setup.knobs)}
     for adjustment in speed_card(setup.engine).adjustments:
@@ -337,10 +337,10 @@ def holding(setup: ServerSetup) -> Iterator[Adjustment]:
             yield adjustment
 
 
-def adjusted(setup: ServerSetup, figures: Mapping[str, Any]) -> Coefficients:
+def adjusted_coefficients(setup: ServerSetup, figures: Mapping[str, Any]) -> Coefficients:
     """Return the card's behaviour and these figures (or draws of them), adjusted for a setup."""
     values = {**speed_card(setup.engine).base.model_dump(), **figures}
-    for adjustment in holding(setup):
+    for adjustment in adjustments_of(setup):
         values.update(adjustment.set)
         for name, factor in adjustment.multiply.items():
             values[name] = values[name] * factor
@@ -357,7 +357,7 @@ def coefficients_of(
     """Return the coefficients of a setup; `moved` as of `composed`."""
     card, calibration = speed_card(setup.engine), setup.calibration or packaged_calibration()
     groups = groups_of(card, setup.version, setup.hardware, setup.model)
-    return adjusted(setup, composed(packaged_physics(), calibration, groups, moved))
+    return adjusted_coefficients(setup, composed(packaged_physics(), calibration, groups, moved))
 
 
 @lru_cache(maxsize=1)

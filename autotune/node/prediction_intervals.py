@@ -69,7 +69,7 @@ def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, Any]
     return {"interval90": ends(HEADLINE), **latencies, "unseen": list(subject.unseen(errors))}
 
 
-def against(
+def compare_predictions(
     mine: Predicted,
     theirs: Predicted,
     workload: Workload,

@@ -31,7 +31,7 @@ from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import Rent
 from autotune.load.workloads import Workload, load_workload
 
-from .calibration import Calibration, ServerSetup, calibration_of, holding
+from .calibration import Calibration, ServerSetup, adjustments_of, calibration_of
 from .coefficients import conditional_knobs, speed_card
 from .memory import MEMORY_KEYS
 from .prediction_intervals import intervals
@@ -243,7 +243,7 @@ def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any
     changed = changed_defaults(
         [(kind, one.context.version) for one in both], old.effective.knobs, new.effective.knobs
     )
-    before, after = (list(holding(one.setup)) for one in both)
+    before, after = (list(adjustments_of(one.setup)) for one in both)
     alone = [
         {"only": one.context.version, "reason": adjustment.reason}
         for one, ours, others in ((old, before, after), (new, after, before))

@@ -431,7 +431,7 @@ LEAST_ODDS, BEST_ODDS = 0.02, 0.98
 """Bounds of the odds of starting, because the memory plan is not more certain."""
 
 
-def carried(served: Served, slos: Sequence[Slo]) -> tuple[Floats, Floats]:
+def capacity_of(served: Served, slos: Sequence[Slo]) -> tuple[Floats, Floats]:
     """Return ln of tokens per second and of requests in flight at capacity; of draws arrays of
     shape (draws,).
 
@@ -637,7 +637,7 @@ class SteadyNode:
         if not self._moved:
             return metrics, {}
         if self._limits.capacity:
-            logs = {HEADLINE: carried(served, self._limits.capacity)[0]}
+            logs = {HEADLINE: capacity_of(served, self._limits.capacity)[0]}
         else:
             logs = {name: np.log(value) for name, value in _central(served).items()}
         count = len(next(iter(self._moved.values())))
@@ -646,7 +646,9 @@ class SteadyNode:
     def _metrics_of(self, served: Served) -> dict[str, float]:
         metrics = _metrics(served)
         if self._limits.capacity:
-            speed, place = (float(np.exp(one)) for one in carried(served, self._limits.capacity))
+            speed, place = (
+                float(np.exp(one)) for one in capacity_of(served, self._limits.capacity)
+            )
             load = self._loads[0]
             metrics["capacity_total_token_throughput"] = speed
             metrics["capacity_concurrency"] = place

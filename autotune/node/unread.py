@@ -34,7 +34,7 @@ def with_unread(space: EngineSpace, configurations: Iterable[Configuration]) -> 
     return replace(space, unread=frozenset(space.card.knobs) - read - space.chosen)
 
 
-def unseen(
+def with_unread_settings(
     configurations: Mapping[int, Configuration], spaces: Mapping[str, EngineSpace]
 ) -> frozenset[int]:
     """Return the positions of configurations with a setting that the simulated node does not

@@ -115,11 +115,11 @@ def test_factors_that_cannot_be_are_refused_wherever_they_come_from(tmp_path, fa
 def test_what_was_not_measured_is_told():
     rows = [Learned(source="mine.csv", points=2, evidence="measured")]
     assert "not all" not in (
-        told := packaged_calibration().model_copy(update={"fitted_to": rows}).told
+        told := packaged_calibration().model_copy(update={"fitted_to": rows}).fit_summary
     )
     assert "mine.csv (2 points, measured)" in told
     rows.append(Learned(source="study", points=3, evidence="simulated"))
     assert (
         "not all of it measured"
-        in packaged_calibration().model_copy(update={"fitted_to": rows}).told
+        in packaged_calibration().model_copy(update={"fitted_to": rows}).fit_summary
     )

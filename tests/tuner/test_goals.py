@@ -298,7 +298,7 @@ def test_a_limit_of_microseconds_is_one_in_seconds() -> None:
 def test_a_limit_that_nobody_typed_is_told_in_words() -> None:
     limit = spec(objective="request_goodput", goodput={"ttft": 5.0}).with_goodput_floor.slos[-1]
     assert limit.broken_by(90.8) == "9.2 % of the requests met the limits; 45 % were wanted"
-    assert limit.told == "45 % of the requests within --goodput"
+    assert limit.description == "45 % of the requests within --goodput"
     assert Slo.parse("p99_ttft_ms<=2000").broken_by(3000.0) == "p99_ttft_ms<=2000 by 50 % (3,000)"
 
 

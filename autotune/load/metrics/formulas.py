@@ -230,7 +230,7 @@ class Slo(BaseModel):
         return f"{self.metric}{self.sense}{self.limit:g}"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the limit for people: as they type it, or in words if autotune added it."""
         if self.metric == VIOLATIONS:
             return f"{100 - self.limit:g} % of the requests within --goodput"

@@ -235,7 +235,7 @@ def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
     return result
 
 
-def counts(row: Mapping[str, Any]) -> bool:
+def is_valid_row(row: Mapping[str, Any]) -> bool:
     """Return whether a row of a curve is a valid measurement."""
     return not row.get(INVALID) and not row.get("client_bound")
 

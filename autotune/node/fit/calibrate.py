@@ -51,7 +51,7 @@ from autotune.node.calibration import (
     Learned,
     PredictionErrors,
     Subject,
-    adjusted,
+    adjusted_coefficients,
     composed,
     factors_of,
     groups_of,
@@ -180,7 +180,7 @@ def _simulate(place: int, figures: Mapping[str, float]) -> RunMetrics:
     """Simulate a point with these figures."""
     point = _WORKER_POINTS[place]
     setup = point.resolved.setup
-    server = SimulatedServer(setup, adjusted(setup, figures))
+    server = SimulatedServer(setup, adjusted_coefficients(setup, figures))
     return _numbers(run_server(server, point.workload, 0).metrics)
 
 

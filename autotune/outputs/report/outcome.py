@@ -16,7 +16,7 @@ from autotune.base import redact
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import COSTS, CURVE, INVALID, counts, shown_in, title_of
+from autotune.load.metrics.table import COSTS, CURVE, INVALID, is_valid_row, shown_in, title_of
 from autotune.load.workloads import load_workload
 from autotune.tuner.search import objective
 from autotune.tuner.study.home import Home, is_server, tracking_uri, ui_command, without_credentials
@@ -96,7 +96,7 @@ def _nothing_feasible(study: StudyRecord) -> list[str]:
     if not valid:
         return [*parts, "No launch is valid. The failures and their causes are below."]
     spec = study.spec.with_goodput_floor
-    limits = ", ".join(text.code(slo.told) for slo in spec.slos) or "none"
+    limits = ", ".join(text.code(slo.description) for slo in spec.slos) or "none"
     broken = ((launch.trial.number, broken_slos(spec, launch)) for launch in valid)
     lines = [
         f"- launch {number}: {text.escape('; '.join(slos))}" for number, slos in broken if slos
@@ -368,7 +368,7 @@ def curves(study: StudyRecord) -> list[str]:
         f"{text.escape(str(row.get(INVALID) or 'the client did not keep up'))}"
         for launch in study.launches
         for row in launch.result.metrics.get(study.spec.workloads[0], {}).get(CURVE) or ()
-        if not counts(row)
+        if not is_valid_row(row)
     ]
     return [*parts, "\n".join(invalid)]
 

@@ -218,7 +218,7 @@ def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
     for slo in spec.slos:
         value = metrics.get(slo.metric)
         if not isinstance(value, int | float):
-            broken.append(f"{slo.told} (not measured)")
+            broken.append(f"{slo.description} (not measured)")
         elif slo.violation(value) > 0:
             broken.append(slo.broken_by(value))
     return broken

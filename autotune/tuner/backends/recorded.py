@@ -29,7 +29,7 @@ from autotune.engines.registry import engine
 from autotune.engines.space import EngineSpace
 from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, scaled
 from autotune.load.workloads import load_workload
-from autotune.node.unread import unseen, with_unread
+from autotune.node.unread import with_unread, with_unread_settings
 from autotune.tuner.replay.bundle import ZIP_BEGINNING, Bundle, check_measured, read_bundle
 from autotune.tuner.replay.table import (
     ENGINE,
@@ -730,7 +730,7 @@ def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines)
             ),
         )
         spaces[name] = space.holding(base) if base.engine == name else space
-    return replace(candidates, unseen=unseen(rows, spaces))
+    return replace(candidates, unseen=with_unread_settings(rows, spaces))
 
 
 def _check_same(options: RunOptions, taken: StudySpec, library: Library) -> None:

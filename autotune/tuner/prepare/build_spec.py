@@ -183,7 +183,7 @@ def _served(
         if name not in images
     ]
     if calibration is not None:
-        path, fit = options.calibration, calibration.told
+        path, fit = options.calibration, calibration.fit_summary
         notes.append(f"the simulated node uses the coefficients of {path}: {fit}")
     return spec.model_copy(
         update={

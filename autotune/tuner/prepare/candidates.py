@@ -48,7 +48,7 @@ from autotune.engines.registry import recognise, split_command
 from autotune.engines.schema import EngineCard
 from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, PassedThrough, passed_through
 from autotune.load.workloads import load_workload
-from autotune.node.unread import unseen, with_unread
+from autotune.node.unread import with_unread, with_unread_settings
 from autotune.servers.command import resolve_references
 from autotune.servers.weights import weights_problem
 from autotune.tuner.backends import Backend, OwnCandidates, backend_of
@@ -503,7 +503,7 @@ def _candidates(
         defaults=_positions(defaults, candidates),
         starts=_positions(starts, candidates),
         recipes=recipes,
-        unseen=unseen({i: listed[i].configuration for i in asked}, spaces),
+        unseen=with_unread_settings({i: listed[i].configuration for i in asked}, spaces),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.load.metrics.formulas import without_capacity
-from autotune.load.metrics.table import CURVE, GOODPUT, METRICS, Metrics, check_metric, counts
+from autotune.load.metrics.table import CURVE, GOODPUT, METRICS, Metrics, check_metric, is_valid_row
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, TrialResult
 
@@ -132,7 +132,7 @@ def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
     if launch.result.state is not State.COMPLETE:
         return {}
     rows = launch.result.metrics.get(workload, {}).get(CURVE) or []
-    return {row["concurrency"]: row for row in rows if "concurrency" in row and counts(row)}
+    return {row["concurrency"]: row for row in rows if "concurrency" in row and is_valid_row(row)}
 
 
 def score_of(metric: str, number: float | None) -> float | None:
