@@ -126,7 +126,7 @@ def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> dict[str, A
     return {
         "rows": len(rows),
         "points": len(points),
-        **{kind.lower(): dict(counts) for kind, counts in _counts(points).items()},
+        **{kind.lower(): counts for kind, counts in _counts(points).items()},
         "twins": [
             {"label": point.label, "spread": math.expm1(point.spread)}
             for point in _repeated(points)
@@ -152,5 +152,5 @@ def _prediction(point: MeasuredPoint, predicted: Predicted) -> dict[str, Any]:
         "predicted": predicted.throughput if runs else None,
         "interval90": interval if runs else None,
         "failure": {"measured": point.failure, "predicted": predicted.failure},
-        "left_out": dict(predicted.left_out),
+        "left_out": predicted.left_out,
     }

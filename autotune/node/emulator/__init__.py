@@ -1,6 +1,6 @@
 """Emulate an engine on a node with GPUs in a process: ``autotune emulate -- vllm serve …``.
 
-    process.py      `emulate`: port, log of the start and faults that are asked for, signals, exit codes
+    process.py      `emulate`: port, log of the start, requested faults, signals, exit codes
     launch.py       the engine's command line, as the engine's version reads it
     http.py         a lean HTTP server, and the bodies of requests
     completions.py  routes and answers, and the words of greedy answers, right or wrong

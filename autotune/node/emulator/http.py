@@ -57,7 +57,7 @@ class HttpExchange:
         self.finished()
 
     def begin_stream(self) -> None:
-        """Answer with server-sent events; each later write to the connection must be HTTP chunks."""
+        """Answer with server-sent events; later writes to the connection must be HTTP chunks."""
         more = "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
         self.connection.write(self._head(200, more))
 

@@ -468,8 +468,8 @@ class Predicted:
     """Prediction of one point, under the measured workload.
 
     Attributes:
-        metrics: under the names of `autotune.load.metrics.formulas`, with figures fitted to all points;
-            empty where it is predicted not to run.
+        metrics: under the names of `autotune.load.metrics`, with figures fitted to all points; empty
+            where it is predicted not to run.
         low, high: ends of the 90 % interval of the total token throughput, tokens per second.
         left_out: kind of group to the total token throughput with figures fitted to all points but
             those of this point's group; 0 where it is predicted not to run.

@@ -227,7 +227,8 @@ class MeasuredPoint:
     @property
     def era(self) -> str:
         """Return the engine with the first two numbers of its version: ``vllm 0.11``."""
-        return f"{self.engine} {'.'.join(map(str, Version(self.resolved.context.version).release[:2]))}"
+        release = Version(self.resolved.context.version).release
+        return f"{self.engine} {'.'.join(map(str, release[:2]))}"
 
     @property
     def gpu(self) -> str:
