@@ -249,12 +249,15 @@ def expand_file(arguments: Words, files: Mapping[str, str], at: int) -> list[str
     at = min(at, len(words))
     options: list[str] = []
     for key, value in document.items():
-        if isinstance(value, bool):
-            options += [f"--{key}"] if value else []
-        elif isinstance(value, list):
-            options += [f"--{key}", *map(str, value)]
-        else:
-            options += [f"--{key}", json.dumps(value) if isinstance(value, Mapping) else str(value)]
+        if value is False:
+            continue
+        options.append(f"--{key}")
+        if isinstance(value, list):
+            options += map(str, value)
+        elif isinstance(value, Mapping):
+            options.append(json.dumps(value))
+        elif value is not True:
+            options.append(str(value))
     return [*words[:at], *options, *words[at:]]
 
 

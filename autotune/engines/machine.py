@@ -97,10 +97,9 @@ class Cpu:
 
 def cpu(root: Path = ROOT) -> Cpu:
     """Read this machine's processor from ``/proc/cpuinfo`` (proc(5)): the first one's lines."""
-    lines = [
-        line.partition(":") for line in text(root / "proc/cpuinfo").split("\n\n")[0].splitlines()
-    ]
-    first = {key.strip(): value.strip() for key, _, value in lines}
+    processors = text(root / "proc/cpuinfo").split("\n\n")
+    rows = (line.partition(":") for line in processors[0].splitlines())
+    first = {key.strip(): value.strip() for key, _, value in rows}
     highest_khz = number(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
     now_mhz = first.get("cpu MHz", "")
     now_ghz = round(float(now_mhz) / 1e3, 1) if re.fullmatch(r"\d+(?:\.\d+)?", now_mhz) else _GHZ
