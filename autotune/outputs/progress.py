@@ -268,7 +268,7 @@ class Progress:
             if scores.too_slow:
                 limits = "; ".join(broken)
                 return ["too slow", "", f"breaks {limits} at the lightest load ({label})"]
-            if launch.trial.role is Role.RANDOM_WEIGHTS and not result.failure:
+            if launch.ranks_only and not result.failure:
                 return ["ranked", "", "random weights, used for ranking only"]
             return [result.state.value, "", result.failure.summary if result.failure else "unknown"]
         candidates, gain = history.candidates, ""

@@ -349,7 +349,7 @@ def study_cost(spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
     )
     if not gpu_hours:
         return None
-    random_weights = [launch for launch in launches if launch.trial.role is Role.RANDOM_WEIGHTS]
+    random_weights = [launch for launch in launches if launch.ranks_only]
     hours, random_hours = (timeline.node_s(rows) / 3600 for rows in (launches, random_weights))
     by_fidelity = {"full": hours - random_hours, "random_weights": random_hours}
     return StudyCost(node_hours=hours, node_hours_by_fidelity=by_fidelity, **spec.bill(gpu_hours))

@@ -233,3 +233,8 @@ class Launch:
 
     trial: Trial
     result: TrialResult
+
+    @property
+    def ranks_only(self) -> bool:
+        """Return whether it had random weights: its figures rank candidates and are not reported."""
+        return self.trial.role is Role.RANDOM_WEIGHTS

@@ -340,7 +340,7 @@ def winner_of(
         for launch in launches
         if launch.trial.configuration.fingerprint == choice.fingerprint
         and launch.result.state is State.COMPLETE
-        and launch.trial.role is not Role.RANDOM_WEIGHTS
+        and not launch.ranks_only
     ]
     finals = [launch for launch in same if launch.trial.role is Role.FINAL]
     starts_s = (launch.result.times_s.get("ready") for launch in same)

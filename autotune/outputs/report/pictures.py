@@ -118,7 +118,7 @@ def tried(study: StudyRecord) -> Picture | None:
     points = [
         _tried(study, launch, looks[launch.trial.configuration.engine])
         for launch in study.launches
-        if launch.trial.role is not Role.RANDOM_WEIGHTS
+        if not launch.ranks_only
     ]
     finals = [launch.trial.number for launch in study.launches if launch.trial.role is Role.FINAL]
     keys = {look: _shorten(engine) for engine, look in looks.items()}

@@ -154,7 +154,7 @@ def _state(spec: StudySpec, launch: Launch) -> str:
         return f"{result.state.value}: {result.failure.summary}"
     if result.state is State.INVALID:
         return "invalid measurement"
-    if launch.trial.role is Role.RANDOM_WEIGHTS:
+    if launch.ranks_only:
         return "random weights, used for ranking only"
     broken = broken_slos(spec, launch)
     return f"breaks {text.escape('; '.join(broken))}" if broken else result.state.value

@@ -31,7 +31,7 @@ from autotune.engines.library import Library
 from autotune.load.metrics.table import METRICS, Metrics
 from autotune.servers.logs import LogPatterns, failure_in, patterns_of
 from autotune.tuner.study.results import RESULTS, parse_rows
-from autotune.tuner.trial import Launch, Role, State
+from autotune.tuner.trial import Launch, State
 
 from .bundle import ZIP_BEGINNING, unpack
 
@@ -415,7 +415,7 @@ def read_rows(reader: TableReader, text: str) -> Table:
     counted = [
         (line, launch)
         for line, launch in enumerate(parsed.launches, start=1)
-        if launch.result.state is not State.INVALID and launch.trial.role is not Role.RANDOM_WEIGHTS
+        if launch.result.state is not State.INVALID and not launch.ranks_only
     ]
     notes = ["the last line is incomplete and skipped"] if parsed.torn else []
     if skipped := len(parsed.launches) - len(counted):

@@ -20,7 +20,7 @@ from scipy.special import ndtr
 from autotune.base.arrays import Bools, Floats, Ints, argmax, descending, floats, ints
 from autotune.load.metrics.formulas import Slo
 from autotune.tuner.search.gp.kernels import Kernels
-from autotune.tuner.search.gp.posterior import QUICK, Posterior, Sampling
+from autotune.tuner.search.gp.posterior import QUICK, Mixture, Posterior, Sampling
 
 from .feasibility import believed, p_starts
 from .history import History
@@ -314,9 +314,7 @@ def p_feasible(kernels: Kernels, history: History, rows: Ints) -> Floats:
     return p_runs(kernels, history, rows) * p_keeps_slos(kernels, history, rows)
 
 
-def expected_improvement(
-    predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float
-) -> Floats:
+def expected_improvement(predicted: Mixture, incumbent: float) -> Floats:
     """Return the expected improvement on the incumbent of `Posterior.predict`, score units (Jones
     et al. 1998)."""
     total: Floats | float = 0.0

@@ -71,13 +71,15 @@ def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Reso
             for x in launches
             if x.trial.number not in numbers and {canonical(x)} == same
         ]
-        row = {
-            "engine": engine,
-            "knob": knob,
-            "asked": asked,
-            "got": got,
-            "note": note,
-            "launches": sorted(numbers),
-        }
-        found.append(Resolution(**row, repeats_of=min(others, default=None)))
+        found.append(
+            Resolution(
+                engine=engine,
+                knob=knob,
+                asked=asked,
+                got=got,
+                note=note,
+                launches=sorted(numbers),
+                repeats_of=min(others, default=None),
+            )
+        )
     return found

@@ -16,13 +16,13 @@ Point in Hypervolume Calculation for Fair Performance Comparison, 2018).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from autotune.base.arrays import Bools, Floats, Ints, argmax, floats, ints
 from autotune.tuner.search.gp.kernels import Kernels
-from autotune.tuner.search.gp.posterior import Posterior
+from autotune.tuner.search.gp.posterior import Mixture, Posterior
 
 from .acquisition import Suggestion, expected_improvement, model_of, p_feasible, shortlist, suggest
 from .history import History
@@ -34,9 +34,6 @@ _ENDLESS = 1e3
 """Logarithm beyond every score."""
 _WORTH_A_TURN = 0.5
 """Share of the largest expected improvement below which another turn is not launched."""
-
-Mixture = Sequence[tuple[float, Floats, Floats]]
-"""Weights, means and standard deviations of a mixture, from `Posterior.predict`."""
 
 
 def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion | None:

@@ -121,7 +121,7 @@ def additive_spread(launches: Sequence[tuple[Hashable, str, float]]) -> Spread:
     """Return the spread of a launch (configuration, node, score), where the first two have additive
     effects."""
     if not launches:
-        return Spread.of(0.0, 0)
+        return Spread.from_squares(0.0, 0)
     columns = [dict.fromkeys(row[k] for row in launches) for k in (0, 1)]
     codes = [{name: at for at, name in enumerate(column)} for column in columns]
     design = np.zeros((len(launches), sum(map(len, codes))))
@@ -131,4 +131,6 @@ def additive_spread(launches: Sequence[tuple[Hashable, str, float]]) -> Spread:
     # Around the middle, so that equal repeats leave exactly nothing.
     scores = scores - scores.mean()
     found, _, rank, _ = np.linalg.lstsq(design, scores, rcond=None)
-    return Spread.of(float(((scores - design @ found) ** 2).sum()), len(launches) - int(rank))
+    return Spread.from_squares(
+        float(((scores - design @ found) ** 2).sum()), len(launches) - int(rank)
+    )

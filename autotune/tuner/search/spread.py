@@ -48,7 +48,7 @@ class Spread:
     degrees: int
 
     @classmethod
-    def of(cls, squares: float, degrees: int) -> Spread:
+    def from_squares(cls, squares: float, degrees: int) -> Spread:
         """Return the spread of a sum of squares.
 
         Where all repeats, two or more, came out exactly equal, as in a replay without noise, the
@@ -74,7 +74,7 @@ class Spread:
             middle = mean(group)
             squares += math.fsum((x - middle) ** 2 for x in group)
             degrees += len(group) - 1
-        return cls.of(squares, degrees)
+        return cls.from_squares(squares, degrees)
 
     def half_width(self, counts: Sequence[float]) -> float | None:
         """Return half the 95 % interval of a mean (one count) or of a difference of two means (two

@@ -167,9 +167,7 @@ class Study:
         with one_thread():
             # Effects of knobs are measured with real weights; all launches rank what may be better.
             alone = replace(history, screened=())
-            rows = [
-                launch for launch in self.launches if launch.trial.role is not Role.RANDOM_WEIGHTS
-            ]
+            rows = [launch for launch in self.launches if not launch.ranks_only]
             found = explain(
                 alone, rows, model_of(self._kernels, alone, THOROUGH), judgement, no_effect_of
             )
@@ -190,10 +188,10 @@ class Study:
         """Return the nodes slower or faster than the others beyond noise, with the reason to retire
         them."""
         history = self._history(self.launches)
-        offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
         return {
-            node: f"the baseline is {offset:+.0f} % off there, beyond noise"
-            for node, offset in offsets.items()
+            node: f"the baseline is {percent(history.node_offsets[node].offset):+.0f} % off there, "
+            "beyond noise"
+            for node in history.off_nodes
         }
 
     @property

@@ -13,7 +13,7 @@ from autotune.engines.registry import recognise
 from autotune.load.metrics.table import METRICS
 from autotune.node.fit.reading import LeftOut, MeasuredRow, Reading, checked_metrics, table_rows
 from autotune.node.resolve_command import resolve_for
-from autotune.tuner.trial import Launch, Role, State
+from autotune.tuner.trial import Launch, State
 
 from .home import Home, library_of
 from .loads import workload_of
@@ -109,7 +109,7 @@ def _rows_of_launch(
 
 def _unusable(launch: Launch) -> str:
     failure = launch.result.failure
-    if launch.trial.role is Role.RANDOM_WEIGHTS:
+    if launch.ranks_only:
         return "its weights were random"
     if launch.result.state is State.INVALID:
         message = f" ({failure.message})" if failure else ""

@@ -76,7 +76,9 @@ def change(history: History) -> float | None:
     x0, y0 = (mean(column) for column in zip(*runs, strict=True))
     sxx = math.fsum((x - x0) ** 2 for x, _ in runs)
     slope = math.fsum((x - x0) * (y - y0) for x, y in runs) / sxx
-    rest = Spread.of(math.fsum((y - y0 - slope * (x - x0)) ** 2 for x, y in runs), len(runs) - 2)
+    rest = Spread.from_squares(
+        math.fsum((y - y0 - slope * (x - x0)) ** 2 for x, y in runs), len(runs) - 2
+    )
     limit = float(stdtrit(rest.degrees, 1 - CHANGE_ERROR_RATE / 2)) * rest.sd / math.sqrt(sxx)
     return slope * (runs[-1][0] - runs[0][0]) if abs(slope) > limit else None
 
@@ -200,7 +202,10 @@ def _baseline_leads(history: History) -> bool:
     """Return whether the finals start with the baseline: a finalist's answers are compared with its
     answers."""
     begun = history.of_role(Role.FINAL)
-    return begun[0].position == history.baseline if begun else lacks_baseline(history)
+    if begun:
+        return begun[0].position == history.baseline
+    asked = [e for e in history.at(history.baseline) if e.answered or e.pending]
+    return len(asked) < history.spec.reference_checks
 
 
 def next_of_pair(
@@ -284,12 +289,6 @@ def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequen
         and trial.role is Role.FINAL
         and all(one.answers_right is None for one in done)
     )
-
-
-def lacks_baseline(history: History) -> bool:
-    """Return whether the baseline's answers are too few for a comparison."""
-    asked = [e for e in history.at(history.baseline) if e.answered or e.pending]
-    return len(asked) < history.spec.reference_checks
 
 
 def suspected(history: History, position: int) -> bool:

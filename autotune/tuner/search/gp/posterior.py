@@ -324,6 +324,10 @@ class _Tables:
         return floats(own)
 
 
+Mixture = Sequence[tuple[float, Floats, Floats]]
+"""Weights, means and standard deviations of a mixture."""
+
+
 class Posterior:
     """The posterior after some measurements.
 
@@ -454,7 +458,7 @@ class Posterior:
             total += weight * part
         return total
 
-    def predict(self, rows: Ints | None = None) -> list[tuple[float, Floats, Floats]]:
+    def predict(self, rows: Ints | None = None) -> Mixture:
         """Return per sample of the hyper-parameters its weight, means and standard deviations
         (without launch noise).
 

@@ -10,9 +10,8 @@ right.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 from packaging.version import InvalidVersion
@@ -52,47 +51,35 @@ _SEED = 20
 """Seed of the same draws in every study: correlations of candidates do not depend on chance."""
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Random factors on the figures of some engines.
+Groups = dict[str, str]
+"""Group of each of an engine's figures (`groups_of`)."""
 
-    Attributes:
-        engines: engine to its groups (`groups_of`).
-        moved: what each factor's logarithm is off by, shape ``(draws,)``.
-    """
 
-    calibration: Calibration
-    engines: dict[str, dict[str, str]]
-    moved: dict[Factor, Floats]
+def _groups_of_engines(candidates: Sequence[Candidate], spec: StudySpec) -> dict[str, Groups]:
+    """Return each engine of the candidates with the groups of its figures (`groups_of`)."""
+    versions = {one.configuration.engine: one.engine_version for one in candidates}
+    engines: dict[str, Groups] = {}
+    for name in sorted(versions):
+        # Skip an engine without speed figures, or of an unknown version: it is not predicted.
+        with suppress(UnknownName, InvalidVersion):
+            card = speed_card(name)
+            engines[name] = groups_of(card, versions[name], spec.hardware, spec.model)
+    return engines
 
-    @classmethod
-    def of(
-        cls, calibration: Calibration, candidates: Sequence[Candidate], spec: StudySpec
-    ) -> Draws:
-        """Draw the calibration factors of the candidates' engines; a factor shared by engines is
-        drawn once."""
-        versions = {one.configuration.engine: one.engine_version for one in candidates}
-        engines: dict[str, dict[str, str]] = {}
-        for name in sorted(versions):
-            with suppress(
-                UnknownName, InvalidVersion
-            ):  # No speed figures, or an unknown version: not predicted.
-                engines[name] = groups_of(
-                    speed_card(name), versions[name], spec.hardware, spec.model
-                )
-        return cls(calibration, engines, drawn_factors(calibration, engines.values(), DRAWS, _SEED))
 
-    def figures(self) -> tuple[UnsureFigure, ...]:
-        """Return each engine's figures, and the additions of the draws to their logarithms."""
-        physics = packaged_physics()
-        found = []
-        for owner, groups in self.engines.items():
-            own = list(factors_of(physics, groups))
-            for name, value in composed(physics, self.calibration, groups).items():
-                rows = [self.moved[which] for which in own if which.figure == name]
-                if rows:
-                    found.append(UnsureFigure(name, owner, value, sum(rows[1:], rows[0])))
-        return tuple(found)
+def _figures(
+    calibration: Calibration, engines: Mapping[str, Groups], offsets: Mapping[Factor, Floats]
+) -> tuple[UnsureFigure, ...]:
+    """Return each engine's figures, and the additions of the draws to their logarithms."""
+    physics = packaged_physics()
+    found = []
+    for owner, groups in engines.items():
+        own = list(factors_of(physics, groups))
+        for name, value in composed(physics, calibration, groups).items():
+            rows = [offsets[which] for which in own if which.figure == name]
+            if rows:
+                found.append(UnsureFigure(name, owner, value, sum(rows[1:], rows[0])))
+    return tuple(found)
 
 
 _LATENCIES = ("tpot", "ttft", "e2el")
@@ -163,8 +150,10 @@ def _prior(
         capacity=spec.slos if spec.load_key else (),
         request=spec.request_limits if spec.objective == GOODPUT else None,
     )
-    draws = Draws.of(calibration, [one for one in setups if one is not None], spec)
-    more = calibration, draws.moved, limits
+    engines = _groups_of_engines([one for one in setups if one is not None], spec)
+    # A factor shared by engines is drawn once.
+    offsets = drawn_factors(calibration, engines.values(), DRAWS, _SEED)
+    more = calibration, offsets, limits
     # Options of a command may change the model: each engine has its own.
     models = {one.configuration.engine: spec.model for one in setups if one is not None}
     models |= {
@@ -192,7 +181,7 @@ def _prior(
         doubts=tuple(next((one.doubt for one in row if one and one.doubt), "") for row in rows),
         launch_s=np.array([_launch_s(row) for row in rows]),
         draws=_drawn(spec, predicted, loads, mean),
-        figures=draws.figures(),
+        figures=_figures(calibration, engines, offsets),
         beyond=_beyond(spec, predicted[0], setups)
         if not spec.load_key and len(loads) == 1
         else None,
