@@ -91,14 +91,14 @@ def steady(records: RequestRecords) -> SteadyState:
     if not len(done):
         return SteadyState(0.0, 0.0, "", reason="no request succeeded")
     marks_s, streams = _window(done)
-    begin_s, end_s = float(marks_s[0]), float(marks_s[-1])
+    begin_s, end_s = marks_s[0], marks_s[-1]
     if len(marks_s) <= TURNOVERS:
         reason = (
             f"{len(done)} requests, {streams} of them at once, are too few for a steady state: "
             f"it needs {(TURNOVERS + 1) * streams} or more"
         )
         return SteadyState(begin_s, end_s, DRAIN_CUT, reason=reason)
-    middle_s = float(marks_s[(len(marks_s) - 1) // 2])
+    middle_s = marks_s[(len(marks_s) - 1) // 2]
     first, second = _rate(done, begin_s, middle_s), _rate(done, middle_s, end_s)
     drift = 2 * (second - first) / (first + second) if first + second > 0 else None
     return SteadyState(begin_s, end_s, WHOLE_TURNOVERS, _metrics(done, begin_s, end_s), drift)
@@ -120,11 +120,11 @@ def steady_part(records: RequestRecords) -> tuple[float, float, float, float]:
     if not len(done):
         return 0.0, 0.0, 0.0, 0.0
     marks_s, _ = _window(done)
-    begin_s, end_s = float(marks_s[0]), float(marks_s[-1])
+    begin_s, end_s = marks_s[0], marks_s[-1]
     return begin_s, end_s, *_tokens(done, begin_s, end_s)
 
 
-def _window(done: RequestRecords) -> tuple[Floats, int]:
+def _window(done: RequestRecords) -> tuple[list[float], int]:
     """Return start and end of each turnover of the steady window, and the most answers in flight.
 
     Where there are fewer than `TURNOVERS`, begin and end of the window of ``drain cut``.
@@ -137,12 +137,12 @@ def _window(done: RequestRecords) -> tuple[Floats, int]:
     order = np.lexsort((-change if begun_s is done.first_token_s else change, moments_s))
     moments_s, streams = moments_s[order], np.cumsum(change[order])
     most = max(int(streams.max()), 1)
-    marks_s = np.sort(begun_s)[most - 1 :: most]
+    marks_s: list[float] = np.sort(begun_s)[most - 1 :: most].tolist()
     if len(marks_s) > TURNOVERS and marks_s[-1] > marks_s[0]:
         return marks_s, most
     busy = np.flatnonzero(streams >= most / 2)
     end_s = moments_s[min(busy[-1] + 1, len(moments_s) - 1)] if len(busy) else moments_s[-1]
-    return np.array([done.sent_s.min(), end_s]), most
+    return [float(done.sent_s.min()), float(end_s)], most
 
 
 def _begun_s(done: RequestRecords) -> Floats:
