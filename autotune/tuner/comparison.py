@@ -258,11 +258,11 @@ class StudyFigures:
 
     def _least(self, position: int, name: str) -> Any:
         """Return the least of a figure over the launches that report it; None for none."""
-        told = [
+        reported = [
             getattr(self._launches[entry.number].result, name)
             for entry in self.history.at(position)
         ]
-        return min((value for value in told if value is not None), default=None)
+        return min((value for value in reported if value is not None), default=None)
 
     def alternatives(self) -> list[Alternative]:
         """Return the best measured command without a trade-off if the winner has one; else the
@@ -284,11 +284,15 @@ class StudyFigures:
         )
         if best is None:
             return []
-        given = list(history.trade_offs(best))
+        trade_offs = list(history.trade_offs(best))
         lead = self._over(winner, best)
-        kinds = " and ".join(dict.fromkeys(row.kind for row in given))
+        kinds = " and ".join(dict.fromkeys(row.kind for row in trade_offs))
         label = "has no trade-off" if mine else f"has a trade-off ({kinds}, allowed by --allow)"
-        figures = {"gives_up": given, "lead_percent": percent(lead.log), "lead_ci95": lead.percents}
+        figures = {
+            "gives_up": trade_offs,
+            "lead_percent": percent(lead.log),
+            "lead_ci95": lead.percents,
+        }
         return [Alternative(**self.choice(best).model_dump(), label=label, **figures)]
 
     def over_recipe(self) -> RecipeGain | None:
@@ -474,10 +478,12 @@ class StudyFigures:
             sides = [
                 self._metrics(p, name) if p is not None else None for p in (self._base, winner)
             ]
-            told = {key: side.pop(key, None) for side in sides if side for key in (PROMPTS, SENT)}
+            prompts = {
+                key: side.pop(key, None) for side in sides if side for key in (PROMPTS, SENT)
+            }
             gained = percent(gain.log) if gain else None
             rows[name] = WorkloadComparison(
-                baseline=sides[0], recommended=sides[1], gain_percent=gained, **told
+                baseline=sides[0], recommended=sides[1], gain_percent=gained, **prompts
             )
         return rows
 

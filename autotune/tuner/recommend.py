@@ -74,7 +74,7 @@ def recommend(
     history = measured.adjusted()
     judgement = judge(history)
     nodes = compare_nodes(measured)
-    told = explanation or Explanation()
+    explained = explanation or Explanation()
     sheet = StudyFigures(history, launches, judgement)
     gain = judgement.gain
     winner = judgement.winner
@@ -106,7 +106,7 @@ def recommend(
         predictions=sheet.predictions(),
         **compared_answers(launches, candidates.items[base].fingerprint, chosen),
         workloads=sheet.workloads(),
-        **dict(told),
+        **dict(explained),
         matrix=sheet.matrix(),
         front=front(sheet),
         trials=len(history.by_position),
@@ -124,11 +124,11 @@ def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[st
     """Return the kinds of trade-offs of each launched configuration that has any, by
     fingerprint."""
     names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
-    given = {
+    trade_offs = {
         one: history.trade_offs(history.canonical(history.candidates.position(one)))
         for one in names
     }
-    return {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
+    return {one: sorted({row.kind for row in rows}) for one, rows in trade_offs.items() if rows}
 
 
 def _chosen(sheet: StudyFigures, position: int, predicted: bool) -> Choice:
@@ -247,7 +247,7 @@ def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -
 
 def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
     """Explain why launched vendor recipes have no gain: they failed, or violate a limit."""
-    told = []
+    sentences = []
     candidates = history.candidates
     for position, name in candidates.recipes.items():
         if (
@@ -264,8 +264,8 @@ def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
         ]
         failure = next(filter(None, mine), None) if not history.scores(position) else None
         why = f"did not run ({failure.kind.value})" if failure else "did not meet the limits"
-        told.append(f"{one.engine}'s recipe {name} {why}")
-    return told
+        sentences.append(f"{one.engine}'s recipe {name} {why}")
+    return sentences
 
 
 def _explained(
@@ -337,7 +337,7 @@ def front(sheet: StudyFigures) -> list[FrontPoint]:
 
 
 def study_cost(spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
-    """The hours of all launches, in money; None where no time is known.
+    """Return the hours of all launches, in money; None where no time is known.
 
     Node-hours are those in which a launch ran on a node, whatever part of its GPUs it had: what is
     rented. GPU-hours, and with them the money, are those of the GPUs that launches had.

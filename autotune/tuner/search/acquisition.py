@@ -174,11 +174,11 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
     above = [weight * ndtr((mean - incumbent - WORTH_IT) / sd) for weight, mean, sd in predicted]
     odds = float((sum(above) * (chance >= _MAY_RUN)).max())
     improvement = float(left.max())
-    beside, untried = new[:, rows] & (chance >= _MAY_RUN)
+    near, untried = new[:, rows] & (chance >= _MAY_RUN)
     untested = np.zeros(len(rows), dtype=np.int64)
     if number % TURN == 0 and (number <= _EARLY or number % (2 * TURN) == 0):
         untested = _untested(kernels, history, rows) * (chance >= _MAY_RUN)
-    chosen = untested > 0 if untested.any() else beside
+    chosen = untested > 0 if untested.any() else near
     if (
         leader is not None
         and chosen.any()

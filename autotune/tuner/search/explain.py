@@ -292,8 +292,8 @@ def learned_figures(model: Posterior, kernels: Kernels) -> list[LearnedFigure]:
         return []
     shift, before, after = model.figures(which, np.array([one.logs for one in figures]))
     moved = np.abs(shift) / np.maximum(before, 1e-12)
-    told = (moved >= MOVED) & (np.abs(shift) >= _LEAST_SHIFT) & (after < before)
-    rows = [(figures[i], float(shift[i])) for i in descending(moved) if told[i]]
+    shown = (moved >= MOVED) & (np.abs(shift) >= _LEAST_SHIFT) & (after < before)
+    rows = [(figures[i], float(shift[i])) for i in descending(moved) if shown[i]]
     found: dict[tuple[str, str | None], LearnedFigure] = {}
     for one, by in rows:
         same = [other for other in figures if other.name == one.name]

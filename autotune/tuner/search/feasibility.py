@@ -94,13 +94,13 @@ def believed(
     started = np.isin(launched, ints(ran)).astype(np.float64)
     total = np.zeros(len(rows))
     groups = int(doubts.max()) + 1
-    for said, (usual, weight) in ((odds, _SAID_YES), (1 - odds, _SAID_NO)):
+    for predicted, (usual, weight) in ((odds, _SAID_YES), (1 - odds, _SAID_NO)):
         # A candidate of which nothing is sure counts a little for both.
-        count = said[launched]
+        count = predicted[launched]
         over_all = (usual * weight + count @ started) / (weight + count.sum())
         right = np.bincount(doubts[launched], count * started, groups)
         each = (over_all * weight + right) / (weight + np.bincount(doubts[launched], count, groups))
-        total += said[rows] * each[doubts[rows]]
+        total += predicted[rows] * each[doubts[rows]]
     for position in dict.fromkeys(ran):
         if odds[position] < 0.5:
             total = np.maximum(

@@ -592,13 +592,15 @@ def one_at_a_time(control: Sequence[Entry]) -> str:
         return ""
     if any(run.broke for run in together):
         return "the baseline runs alone on its share of the GPUs and fails beside others: one at a time from here on"
-    beside = [run.score for run in together if run.score is not None and _ran_beside(run, together)]
-    if len(beside) < 2:
+    shared_scores = [
+        run.score for run in together if run.score is not None and _ran_beside(run, together)
+    ]
+    if len(shared_scores) < 2:
         return (
             "the effect of launches side by side could not be measured: one at a time from here on"
         )
-    slower = before - mean(beside)
-    error = LAUNCH_NOISE * math.sqrt(1 + 1 / len(beside))
+    slower = before - mean(shared_scores)
+    error = LAUNCH_NOISE * math.sqrt(1 + 1 / len(shared_scores))
     if slower <= LIMIT * error:
         return ""
     return f"launches side by side slow each other by {-percent(-slower):.0f} %: one at a time from here on"

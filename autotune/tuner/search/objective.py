@@ -26,12 +26,12 @@ def maximises(metric: str) -> bool:
 def weights(spec: StudySpec) -> dict[str, float]:
     """Return workload to its share of the objective, in the study's order; the shares add up to
     1."""
-    given = {name: spec.weights[name] for name in spec.workloads if name in spec.weights} or {
+    weighted = {name: spec.weights[name] for name in spec.workloads if name in spec.weights} or {
         spec.workloads[0]: 1.0
     }
-    largest = max(given.values())
-    total = math.fsum(weight / largest for weight in given.values())
-    return {name: weight / largest / total for name, weight in given.items()}
+    largest = max(weighted.values())
+    total = math.fsum(weight / largest for weight in weighted.values())
+    return {name: weight / largest / total for name, weight in weighted.items()}
 
 
 def on_workloads(spec: StudySpec) -> str:

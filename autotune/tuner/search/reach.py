@@ -31,14 +31,14 @@ prediction."""
 def out_of_reach(kernels: Kernels, history: History) -> bool:
     """Return whether no launch came near the limits and no candidate is predicted to."""
     slos = history.spec.with_goodput_floor.slos
-    told = [e for e in history if e.violations]
-    if kernels.beyond is None or len(told) < LEAST or len({e.position for e in told}) < 2:
+    limited = [e for e in history if e.violations]
+    if kernels.beyond is None or len(limited) < LEAST or len({e.position for e in limited}) < 2:
         return False
-    seen = np.array([[_beyond(slo, e) for slo in slos] for e in told])
+    seen = np.array([[_beyond(slo, e) for slo in slos] for e in limited])
     if seen.max(axis=1).min() < math.log(FAR):
         return False
     predicted = kernels.beyond
-    errors = seen.T - predicted[:, [e.position for e in told]]
+    errors = seen.T - predicted[:, [e.position for e in limited]]
     # A limit of which a launch or the prior tells nothing counts as kept.
     kindest = np.minimum(np.nan_to_num(errors, nan=-np.inf).min(axis=1), 0.0)
     with np.errstate(invalid="ignore"):

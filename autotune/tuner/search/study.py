@@ -174,14 +174,14 @@ class Study:
             model = model_of(self._kernels, history)
             if judgement.winner is None:
                 return found
-            told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
+            fields: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
             # A bundle and a verification have no other candidates to estimate.
-            given = isinstance(self._plan, Recorded) or self._candidates.alone
-            if not given and self._spec.verifies is None:
+            fixed = isinstance(self._plan, Recorded) or self._candidates.alone
+            if not fixed and self._spec.verifies is None:
                 if self._spec.sampler == "gp":
-                    told["regret"] = regret(history, model, self._kernels, judgement.winner)
-                told |= search_gain(history, self._kernels, judgement.winner)
-        return found.model_copy(update=told)
+                    fields["regret"] = regret(history, model, self._kernels, judgement.winner)
+                fields |= search_gain(history, self._kernels, judgement.winner)
+        return found.model_copy(update=fields)
 
     @property
     def off_nodes(self) -> Mapping[str, str]:

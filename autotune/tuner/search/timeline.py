@@ -23,11 +23,11 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
     free: dict[tuple[str, str], float] = {}
     latest = 0.0
     # Virtual launches have no time of their own on the clock.
-    told_s = [
+    begun = [
         (0.0 if row.result.evidence in _VIRTUAL else row.result.began_s or 0.0, row)
         for row in launches
     ]
-    for began_s, launch in sorted(told_s, key=lambda told: (told[0], told[1].trial.number)):
+    for began_s, launch in sorted(begun, key=lambda pair: (pair[0], pair[1].trial.number)):
         result = launch.result
         gpus = (
             [(node_of_place(result.node), gpu) for gpu in result.gpu_ids or ("",)]

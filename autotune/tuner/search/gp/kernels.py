@@ -245,16 +245,18 @@ class Kernels:
                     f"the prior {prior.name!r} has shape {prior.mean.shape}, expected ({count},)"
                 )
         # A constant prior has no information.
-        told = [prior for prior in priors if np.any(_centred(prior.mean))]
-        self.alternatives = (*(prior.name for prior in told), "none")
-        self.odds = _odds(len(told))
-        self.means: Floats = np.array([*(_centred(prior.mean) for prior in told), np.zeros(count)])
+        informative = [prior for prior in priors if np.any(_centred(prior.mean))]
+        self.alternatives = (*(prior.name for prior in informative), "none")
+        self.odds = _odds(len(informative))
+        self.means: Floats = np.array(
+            [*(_centred(prior.mean) for prior in informative), np.zeros(count)]
+        )
         self._unknown: list[Bools] = [
-            *(~np.isfinite(prior.mean) for prior in told),
+            *(~np.isfinite(prior.mean) for prior in informative),
             np.zeros(count, dtype=np.bool_),
         ]
-        self.figures = (*(prior.figures for prior in told), ())
-        drawn = [*(_deviations(prior.draws, count) for prior in told), np.zeros((count, 0))]
+        self.figures = (*(prior.figures for prior in informative), ())
+        drawn = [*(_deviations(prior.draws, count) for prior in informative), np.zeros((count, 0))]
         # The candidates without a prior share a level of their own, behind the draws of its figures.
         parts = [_PART_SD * unknown[:, None] for unknown in self._unknown]
         self.deviations = [

@@ -223,5 +223,5 @@ def _score(spec: StudySpec, metrics: Mapping[str, Mapping[str, Any]]) -> float |
         (share, score_of(spec.objective, metrics[name].get(spec.objective)))
         for name, share in shares.items()
     ]
-    told = [share * score for share, score in scores if score is not None]
-    return sum(told) if told and len(told) == len(scores) else None
+    parts = [share * score for share, score in scores if score is not None]
+    return sum(parts) if parts and len(parts) == len(scores) else None
