@@ -10,6 +10,7 @@ import pytest
 from autotune.engines.command import Configuration
 from autotune.engines.context import Context, effective
 from autotune.engines.engine import Engine
+from autotune.engines.kept import Kept
 from autotune.engines.library import load
 from autotune.engines.schema import EngineCard
 from autotune.engines.space import CONTRADICTS, passed_through
@@ -180,11 +181,11 @@ def test_an_engine_from_a_package_has_its_options_read_too() -> None:
     kind = Engine(load(folder / "autotune_llama_server" / "llama_server.yaml", EngineCard))
     model, node = LIBRARY.model("Qwen/Qwen3-8B"), LIBRARY.node("h200")
     context = Context(model, node, 1, kind.version())
-    assert passed_through(kind, context, "-np=4 --no-cache-prompt", {}).pins == {
+    assert passed_through(kind, context, "-np=4 --no-cache-prompt", {}, Kept()).pins == {
         "max_running_requests": 4,
         "prefix_caching": False,
     }
-    passed = passed_through(kind, context, "-c 8192", {"max_running_requests": 4})
+    passed = passed_through(kind, context, "-c 8192", {"max_running_requests": 4}, Kept())
     assert passed.pins == {"context_length": 2048}
     four = Configuration(
         kind.name, kind.default_knobs(context, {**passed.pins, "max_running_requests": 4})
