@@ -23,6 +23,7 @@ from autotune.base import redact
 from autotune.base.errors import BadInput
 from autotune.base.notify import Notify
 from autotune.engines.command import reference_in
+from autotune.engines.enumeration import Candidate
 from autotune.engines.library import Library
 from autotune.load.workloads import load_workload
 from autotune.servers.command import read_secret, server_logs
@@ -41,7 +42,7 @@ from autotune.tuner.search.decide.simplify import ablations
 from autotune.tuner.study.home import Home, library_of
 from autotune.tuner.study.results import RESULTS, row_of
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role
+from autotune.tuner.trial import Launch, Role, Trial
 
 _LOG_BYTES = (
     12_000  # Bytes of each end of a log: the start holds versions and arguments, the end the error
@@ -87,11 +88,9 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     if done:
         documents[RECOMMENDATION] = done.to_json()
     question = redact.document(spec.model_dump(mode="json"), secrets)
-    kept = (
-        launches
-        if prompts
-        else [replace(launch, result=launch.result.without_prompts()) for launch in launches]
-    )
+    kept = launches
+    if not prompts:
+        kept = [replace(launch, result=launch.result.without_prompts()) for launch in launches]
     # As rows are read from their file: enumerations are texts, tuples are lists.
     plain = (json.loads(json.dumps(row_of(one))) for one in kept)
     rows = (json.dumps(redact.document(row, secrets), allow_nan=False) for row in plain)
@@ -101,7 +100,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     members[STUDY] = yaml.safe_dump(question, sort_keys=False, width=120).encode()
     members[RESULTS] = "".join(f"{row}\n" for row in rows).encode()
     for launch in launches:
-        place = f"trials/{launch.trial.number:04d}"
+        place = f"trials/{launch.number:04d}"
         for name, log in server_logs(folder / place).items():
             with suppress(OSError):
                 members[f"{place}/{name}"] = _trimmed(log, secrets, prompts=prompts)
@@ -124,40 +123,25 @@ def _candidates(
     candidate."""
     if backend_of(spec).foreign:
         # The one server; to prepare the study would be to connect to it.
-        trial = launches[0].trial
-        config = dict(trial.configuration.knobs)
-        one = KnownCandidate(
-            engine=trial.configuration.engine, engine_version=trial.engine_version, config=config
-        )
-        return KnownCandidates(items=(one,), baseline=0)
+        return KnownCandidates(items=(_known(launches[0].trial),), baseline=0)
     notify("enumerating the launched configurations")
     prepared = prepare(spec, library, notify, anywhere=True)
     candidates = prepared.candidates
-    asked = {launch.trial.configuration.fingerprint for launch in launches}
+    asked = {launch.fingerprint for launch in launches}
     if missing := [fingerprint for fingerprint in asked if fingerprint not in candidates]:
         raise BadInput(
-            f"{len(missing)} of the launched configurations are no longer candidates: the search spaces or autotune "
-            "itself have changed since the study ran"
+            f"{len(missing)} of the launched configurations are no longer candidates: the search "
+            "spaces or autotune itself have changed since the study ran"
         )
     answers = {launch.result.resolved.fingerprint for launch in launches if launch.result.resolved}
-    launched = {
-        candidates.position(fingerprint)
-        for fingerprint in asked | answers
-        if fingerprint in candidates
-    }
-    finalists = {
-        launch.trial.configuration.fingerprint
-        for launch in launches
-        if launch.trial.role is Role.FINAL
-    }
-    for position in map(candidates.position, finalists):
-        launched |= set(ablations(candidates, position))
+    launched = {candidates.position(one) for one in asked | answers if one in candidates}
+    for launch in launches:
+        if launch.role is Role.FINAL:
+            launched |= set(ablations(candidates, candidates.position(launch.fingerprint)))
     kept = sorted({candidates.baseline, *candidates.defaults, *launched})
     items = [
-        KnownCandidate(
-            engine=candidates.items[position].configuration.engine,
-            engine_version=candidates.items[position].engine_version,
-            config=dict(candidates.items[position].configuration.knobs),
+        _known(
+            candidates.items[position],
             default=position in candidates.defaults,
             unseen=position in candidates.unseen,
             gives_up=candidates.given_up.get(position, ()),
@@ -169,6 +153,15 @@ def _candidates(
         baseline=kept.index(candidates.baseline),
         as_they_are=candidates.as_they_are,
         excluded=prepared.excluded,
+    )
+
+
+def _known(one: Candidate | Trial, **facts: Any) -> KnownCandidate:
+    return KnownCandidate(
+        engine=one.configuration.engine,
+        engine_version=one.engine_version,
+        config=dict(one.configuration.knobs),
+        **facts,
     )
 
 

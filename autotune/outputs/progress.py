@@ -212,7 +212,7 @@ class Progress:
             changes = "changed from the best so far"
             self.note(_ROW.format("#", "", "role", "engine", title, gain_title, "took", changes))
             self._headed = True
-        if trial.role is Role.FINAL and all(one.trial.role is not Role.FINAL for one in before):
+        if trial.role is Role.FINAL and all(one.role is not Role.FINAL for one in before):
             self.note("finals: the launches from here on decide")
         # Its number is that of the report, of MLflow and of its folder.
         row = _ROW.format(

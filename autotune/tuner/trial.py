@@ -238,3 +238,19 @@ class Launch:
     def ranks_only(self) -> bool:
         """Return whether it had random weights: its figures rank candidates and are not reported."""
         return self.trial.role is Role.RANDOM_WEIGHTS
+
+    @property
+    def number(self) -> int:
+        return self.trial.number
+
+    @property
+    def role(self) -> Role:
+        return self.trial.role
+
+    @property
+    def engine(self) -> str:
+        return self.trial.configuration.engine
+
+    @property
+    def fingerprint(self) -> str:
+        return self.trial.configuration.fingerprint

@@ -338,11 +338,11 @@ def winner_of(
     same = [
         launch
         for launch in launches
-        if launch.trial.configuration.fingerprint == choice.fingerprint
+        if launch.fingerprint == choice.fingerprint
         and launch.result.state is State.COMPLETE
         and not launch.ranks_only
     ]
-    finals = [launch for launch in same if launch.trial.role is Role.FINAL]
+    finals = [launch for launch in same if launch.role is Role.FINAL]
     starts_s = (launch.result.times_s.get("ready") for launch in same)
     return Winner(
         recommendation,

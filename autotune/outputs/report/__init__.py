@@ -52,8 +52,8 @@ class StudyRecord:
         canonical = canonical_of(self.launches, launched, next(baselines, None))
         disturbed, groups = self.disturbed_nodes, dict[str, list[Launch]]()
         for launch in self.launches:
-            if launch.result.node not in disturbed and launch.trial.role in (roles or Role):
-                fingerprint = launch.trial.configuration.fingerprint
+            if launch.result.node not in disturbed and launch.role in (roles or Role):
+                fingerprint = launch.fingerprint
                 groups.setdefault(canonical.get(fingerprint, fingerprint), []).append(launch)
         return groups
 
@@ -64,7 +64,7 @@ class StudyRecord:
         Those of the search are biased, as they decided who came into the finals; they count where
         there are no others.
         """
-        chosen = [launch for launch in group if launch.trial.role in self.spec.deciding_roles]
+        chosen = [launch for launch in group if launch.role in self.spec.deciding_roles]
         return chosen or list(group)
 
     def values(self, group: Iterable[Launch]) -> list[float]:

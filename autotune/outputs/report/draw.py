@@ -25,10 +25,7 @@ _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.edgecolor": LIGHT["soft"],
-    "axes.labelcolor": LIGHT["ink"],
-    "text.color": LIGHT["ink"],
-    "xtick.color": LIGHT["ink"],
-    "ytick.color": LIGHT["ink"],
+    **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.color", "ytick.color"), LIGHT["ink"]),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.unicode_minus": False,
@@ -52,7 +49,7 @@ _UNWANTED = (
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
-def drawn(picture: Picture, watermark: str) -> str:
+def draw_svg(picture: Picture, watermark: str) -> str:
     """Return a picture as an inline SVG element, with a watermark across it unless the text is
     empty."""
     with mpl.rc_context(), warnings.catch_warnings():
@@ -75,37 +72,18 @@ def drawn(picture: Picture, watermark: str) -> str:
         for axes in places[len(picture.panels) :]:
             axes.remove()
         if picture.keys:
-            handles = []
-            for look, shape in picture.keys:
-                style: _Style = (
-                    {"linestyle": shape}
-                    if shape in ("-", "--")
-                    else {"linestyle": "none", "marker": shape}
-                )
-                handles.append(
-                    Line2D([], [], color=LIGHT[look], markersize=6, linewidth=1.4, **style)
-                )
-            wide = max(map(len, picture.keys.values())) > 14
-            space: _Style = {
-                "handletextpad": 0.4,
-                "columnspacing": 1.2,
-                "handlelength": 1.4,
-                "frameon": False,
-            }
-            names = list(picture.keys.values())
-            figure.legend(handles, names, loc="outside upper left", ncols=3 if wide else 5, **space)
+            _legend(figure, picture)
         if watermark:
-            size = 0.9 * 72 * PIXELS / _INCH / len(watermark)
-            middle: _Style = {"ha": "center", "va": "center"}
             figure.text(
                 0.53,
                 0.52,
                 watermark,
-                fontsize=size,
+                fontsize=0.9 * 72 * PIXELS / _INCH / len(watermark),
                 alpha=0.1,
                 weight="bold",
                 gid=_WATERMARK,
-                **middle,
+                ha="center",
+                va="center",
             )
         text = StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
@@ -128,27 +106,41 @@ def drawn(picture: Picture, watermark: str) -> str:
     return f'<svg xmlns="{_SVG}" viewBox="0 0 {view_box}" class="drawn" role="img" aria-label={label}>{body}'
 
 
+def _legend(figure: Figure, picture: Picture) -> None:
+    handles = []
+    for look, shape in picture.keys:
+        line, marker = (shape, "") if shape in ("-", "--") else ("none", shape)
+        style: _Style = {"linestyle": line, "marker": marker, "markersize": 6, "linewidth": 1.4}
+        handles.append(Line2D([], [], color=LIGHT[look], **style))
+    names = list(picture.keys.values())
+    columns = 3 if max(map(len, names)) > 14 else 5
+    figure.legend(
+        handles,
+        names,
+        loc="outside upper left",
+        ncols=columns,
+        handletextpad=0.4,
+        columnspacing=1.2,
+        handlelength=1.4,
+        frameon=False,
+    )
+
+
 def _panel(axes: Axes, panel: Panel, first: int) -> None:
     axes.set_axisbelow(True)
     axes.grid(True, axis="both", color=LIGHT["line"], linewidth=0.6)
     for place in panel.bands:
         axes.axvspan(place - 0.5, place + 0.5, color=LIGHT["band"], linewidth=0)
     for line in panel.lines:
-        shape = "--" if line.dashed else "-"
-        style: _Style = {
-            "color": LIGHT[line.look],
-            "linewidth": 1.2,
-            "linestyle": shape,
-            "zorder": 2,
-        }
+        style: _Style = {"color": LIGHT[line.look], "linewidth": 1.2, "zorder": 2}
+        style["linestyle"] = "--" if line.dashed else "-"
         if len(line.ys) == 1 and not line.xs:
             axes.axhline(line.ys[0], **style)
         elif len(line.xs) == 1 and not line.ys:
             axes.axvline(line.xs[0], **style)
         else:
-            axes.plot(
-                line.xs, line.ys, drawstyle="steps-post" if line.stepped else "default", **style
-            )
+            drawstyle = "steps-post" if line.stepped else "default"
+            axes.plot(line.xs, line.ys, drawstyle=drawstyle, **style)
     for number, point in enumerate(panel.points, first):
         _point(axes, point, f"{_POINT}{number}", 6.5 if len(panel.points) <= _MANY else 4.0)
     axes.autoscale_view()
@@ -199,7 +191,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(bottom=0)
 
 
-def alone(drawing: str) -> str:
+def standalone(drawing: str) -> str:
     """Return the picture as a standalone file with its own background, light or dark as the
     reader's screen."""
     variables = "".join(f"--{look}:{colour};" for look, colour in DARK.items())

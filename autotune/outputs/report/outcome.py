@@ -78,7 +78,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         parts.append(_command(choice))
     parts += [_list(sentences.promises(outcome)), *map(_command, outcome.alternatives)]
     parts.append(_list([*sentences.paragraphs(outcome), sentences.remaining(outcome)]))
-    failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
+    failures = (row.result.failure for row in study.launches if row.role is Role.BASELINE)
     if not outcome.baseline and (failure := next(filter(None, failures), None)):
         message = text.escape(redact.text(failure.message))
         parts.append(f"The baseline failed with {failure.summary}: {message}")
@@ -97,7 +97,7 @@ def _nothing_feasible(study: StudyRecord) -> list[str]:
         return [*parts, "No launch is valid. The failures and their causes are below."]
     spec = study.spec.with_goodput_floor
     limits = ", ".join(text.code(slo.description) for slo in spec.slos) or "none"
-    broken = ((launch.trial.number, broken_slos(spec, launch)) for launch in valid)
+    broken = ((launch.number, broken_slos(spec, launch)) for launch in valid)
     lines = [
         f"- launch {number}: {text.escape('; '.join(slos))}" for number, slos in broken if slos
     ]
@@ -114,7 +114,7 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
     parts: list[str | text.Facts] = ["No launch meets the limits so far."]
     for launch, value, count in best_per_engine(study)[:1]:
         trial, over = launch.trial, ""
-        own = [row for row in study.launches if row.trial.role is Role.BASELINE]
+        own = [row for row in study.launches if row.role is Role.BASELINE]
         if trial.role is not Role.BASELINE and (base := average(study.values(own))):
             over = f", {readable.change(base, value)} against the baseline"
         figure = text.measure(study.spec.objective, value)
@@ -364,7 +364,7 @@ def curves(study: StudyRecord) -> list[str]:
     if ahead and outcome.baseline and outcome.recommended:
         parts += ["The baseline's command:", _command(outcome.baseline)]
     invalid = [
-        f"- launch {launch.trial.number} at {row.get('concurrency')} in flight is invalid: "
+        f"- launch {launch.number} at {row.get('concurrency')} in flight is invalid: "
         f"{text.escape(str(row.get(INVALID) or 'the client did not keep up'))}"
         for launch in study.launches
         for row in launch.result.metrics.get(study.spec.workloads[0], {}).get(CURVE) or ()
@@ -422,7 +422,7 @@ def setup(study: StudyRecord) -> list[str]:
     """Tabulate model, hardware, engines, objective, load and budget, then the workloads."""
     spec, outcome = study.spec, study.recommendation
     excluded = {exclusion.engine for exclusion in outcome.excluded}
-    launched = {launch.trial.configuration.engine for launch in study.launches}
+    launched = {launch.engine for launch in study.launches}
     engines = [
         f"{engine.name} {engine.version}{'' if engine.name in launched else ' (not launched)'}"
         for engine in spec.engines

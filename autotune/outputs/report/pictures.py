@@ -116,11 +116,11 @@ def tried(study: StudyRecord) -> Picture | None:
         return None
     spec, looks = study.spec, _looks(study)
     points = [
-        _tried(study, launch, looks[launch.trial.configuration.engine])
+        _tried(study, launch, looks[launch.engine])
         for launch in study.launches
         if not launch.ranks_only
     ]
-    finals = [launch.trial.number for launch in study.launches if launch.trial.role is Role.FINAL]
+    finals = [launch.number for launch in study.launches if launch.role is Role.FINAL]
     keys = {look: _shorten(engine) for engine, look in looks.items()}
     lines = []
     if reached := best_so_far(spec, study.launches):
@@ -175,7 +175,7 @@ def _best_launch(study: StudyRecord, points: Sequence[Point]) -> str:
         f"{text.launches(len(study.launches))}, {len(valid)} valid{rest}. "
         f"The best single launch is {best.x:g} with {readable.number(best.y)}"
     )
-    if any(launch.trial.role is Role.FINAL for launch in study.launches):
+    if any(launch.role is Role.FINAL for launch in study.launches):
         answer += "; chance may have helped it, so the finals launch the model's choice, less idle settings"
     return f"{answer}."
 
@@ -186,10 +186,10 @@ def finals(study: StudyRecord) -> Picture | None:
     for row, (_, roles, group) in enumerate(tables.finalists(study)):
         role = roles.partition(" and ")[0]
         look = _SIDES[role][0] if role in _SIDES else "fourth"
-        names.append(f"{roles}\n{_shorten(group[0].trial.configuration.engine)}")
+        names.append(f"{roles}\n{_shorten(group[0].engine)}")
         for launch in group:
             if (value := scores_of(study.spec, launch.result).value) is not None:
-                tooltip = f"{roles}, launch {launch.trial.number}: {readable.number(value)}"
+                tooltip = f"{roles}, launch {launch.number}: {readable.number(value)}"
                 points.append(Point(tooltip, look, value, row + 0.12))
         if choice := study.choices.get(role):
             goal = choice.objective
@@ -261,9 +261,9 @@ def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> l
         if not speeds:
             continue
         rows = [launch for launch, _ in speeds]
-        fingerprints = [launch.trial.configuration.fingerprint for launch in group]
+        fingerprints = [launch.fingerprint for launch in group]
         role = next((roles[one] for one in fingerprints if one in roles), "")
-        own = looks[rows[0].trial.configuration.engine]
+        own = looks[rows[0].engine]
         look, shape = {"recommended": ("ink", "*"), "baseline": ("ink", "X")}.get(role, own)
         if tables.broken_slos(study.spec, rows[0]):
             look = "bad"
@@ -292,8 +292,8 @@ def _speed_point(
     noun = "launch" if len(launches) == 1 else "launches"
     limit = ", breaks a limit" if look == "bad" else ""
     tooltip = (
-        f"{lead}{launches[0].trial.configuration.engine}{load}, "
-        f"{noun} {', '.join(str(launch.trial.number) for launch in launches)}: "
+        f"{lead}{launches[0].engine}{load}, "
+        f"{noun} {', '.join(str(launch.number) for launch in launches)}: "
         f"{readable.number(per_gpu)} tok/s per GPU, {readable.number(per_user)} tok/s per user"
         f"{limit}\n{_command(launches[0])}"
     )
@@ -358,7 +358,7 @@ def curves(study: StudyRecord) -> Picture | None:
     rows = []
     for side, choice in reversed(study.choices.items()):
         for group in study.by_configuration().values():
-            if choice.fingerprint in {launch.trial.configuration.fingerprint for launch in group}:
+            if choice.fingerprint in {launch.fingerprint for launch in group}:
                 curves = ((launch, _curve(launch, workload)) for launch in study.deciding(group))
                 rows += [(side, launch, curve) for launch, curve in curves if curve]
                 break
@@ -374,7 +374,7 @@ def curves(study: StudyRecord) -> Picture | None:
             look, shape = _SIDES[side]
             values = [(load, row[metric]) for load, row in curve if row.get(metric) is not None]
             for load, value in values:
-                lead = f"{side}, launch {launch.trial.number}, load {load:g}"
+                lead = f"{side}, launch {launch.number}, load {load:g}"
                 tooltip = f"{lead}, {title}: {readable.number(value)}"
                 points.append(Point(tooltip, look, load, value, shape))
             lines.append(Line([load for load, _ in values], [value for _, value in values], look))
@@ -391,7 +391,7 @@ def curves(study: StudyRecord) -> Picture | None:
 
 def _looks(study: StudyRecord) -> dict[str, tuple[str, str]]:
     """Map the launched engines, in the study's order, to colour and marker."""
-    launched = dict.fromkeys(launch.trial.configuration.engine for launch in study.launches)
+    launched = dict.fromkeys(launch.engine for launch in study.launches)
     asked = [engine.name for engine in study.spec.engines if engine.name in launched]
     names = dict.fromkeys([*asked, *launched])
     return {name: _ENGINES[place % len(_ENGINES)] for place, name in enumerate(names)}

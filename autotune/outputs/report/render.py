@@ -149,7 +149,7 @@ def files_of(study: StudyRecord) -> dict[str, str]:
         "report.html": page(parts, lambda picture: drawings[picture.name]),
     }
     return files | {
-        f"{PICTURES}/{name}.svg": draw.alone(drawing) for name, drawing in drawings.items()
+        f"{PICTURES}/{name}.svg": draw.standalone(drawing) for name, drawing in drawings.items()
     }
 
 
@@ -186,4 +186,6 @@ def _drawn(study: StudyRecord, picture: Picture) -> str:
     from . import draw
 
     evidence = study.recommendation.evidence
-    return draw.drawn(picture, "" if evidence is Evidence.MEASURED else study.recommendation.label)
+    return draw.draw_svg(
+        picture, "" if evidence is Evidence.MEASURED else study.recommendation.label
+    )

@@ -59,7 +59,7 @@ def brief(outcome: Recommendation) -> list[str]:
     first, *rest = _verdict(outcome) or (_sentence(outcome), *_way_on(outcome))
     costs += [*_trade_offs(outcome), *_slower(outcome)]
     if not outcome.address:
-        costs += beside_the_baseline(outcome)
+        costs += promised_values(outcome)
     if choice and choice.longest_request_tokens:
         costs.append(f"Longest request {choice.longest_request_tokens:,} tokens.")
     costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
@@ -173,7 +173,7 @@ def promises(outcome: Recommendation) -> list[str]:
     if outcome.gives_up is None or outcome.address or (replayed and not outcome.gives_up):
         # The promises of a table's rows are unknown, and those of an old recommendation.
         return lines
-    lines += [*_trade_offs(outcome), *beside_the_baseline(outcome), *own_command(outcome)]
+    lines += [*_trade_offs(outcome), *promised_values(outcome), *own_command(outcome)]
     if not longest and outcome.origin is Evidence.MEASURED:
         lines.append("The longest request is unknown.")
     for other in outcome.alternatives:
@@ -198,7 +198,7 @@ def _trade_offs(outcome: Recommendation) -> list[str]:
     ]
 
 
-def beside_the_baseline(outcome: Recommendation) -> list[str]:
+def promised_values(outcome: Recommendation) -> list[str]:
     """Compare what the recommended command gives its users with the baseline, value by value: a
     sentence or two."""
     given_up = {one.knob for one in outcome.gives_up or ()}

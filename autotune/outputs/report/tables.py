@@ -50,7 +50,7 @@ def finals(study: StudyRecord) -> list[str]:
         values = study.values(group)
         shown = readable.numbers(scores_of(study.spec, launch.result).value for launch in group)
         repeats = (
-            f"{value} (#{launch.trial.number})" for value, launch in zip(shown, group, strict=True)
+            f"{value} (#{launch.number})" for value, launch in zip(shown, group, strict=True)
         )
         spread = "–"
         if len(values) > 1 and mean(values):
@@ -73,11 +73,11 @@ def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
     One that was launched once, to show what a setting adds, is left out unless it is recommended or
     the baseline.
     """
-    if not any(launch.trial.role is Role.FINAL for launch in study.launches):
+    if not any(launch.role is Role.FINAL for launch in study.launches):
         return []
     rows = []
     for fingerprint, group in study.by_configuration(*study.spec.deciding_roles).items():
-        own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
+        own = {fingerprint, *(launch.fingerprint for launch in group)}
         roles = [role for role, choice in study.choices.items() if choice.fingerprint in own]
         if roles or len(group) > 1:
             rows.append((fingerprint, " and ".join(roles) or "finalist", group))
@@ -121,8 +121,8 @@ def launches(study: StudyRecord) -> list[str]:
         value = scores_of(spec, launch.result).value
         rows.append(
             {
-                "#": str(launch.trial.number),
-                "Role": launch.trial.role.value,
+                "#": str(launch.number),
+                "Role": launch.role.value,
                 "Engine": made.engine,
                 "Knobs that differ from the reference": knobs
                 + sentences.trade_off_mark(study.recommendation, made.fingerprint),
@@ -137,7 +137,7 @@ def launches(study: StudyRecord) -> list[str]:
     for engine, launch in usual.items():
         own = launch.trial.configuration.knobs.items()
         knobs = text.knobs({name: value for name, value in own if name in varied[engine]})
-        known.append(f"- {engine} (launch {launch.trial.number}): {knobs or 'nothing differs'}")
+        known.append(f"- {engine} (launch {launch.number}): {knobs or 'nothing differs'}")
     parts = [text.table(rows, "r   rrrr")]
     if known:
         parts += [
@@ -166,7 +166,7 @@ def failures(study: StudyRecord) -> list[str]:
     for launch in study.launches:
         if failure := launch.result.failure:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
-            name = f"{launch.trial.number} ({launch.trial.configuration.engine})"
+            name = f"{launch.number} ({launch.engine})"
             key = f"{failure.summary}{fault}", failure.message
             groups.setdefault(key, []).append((name, failure.log_excerpt))
     parts = []
@@ -244,7 +244,7 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     ranked.sort(key=lambda row: row[1], reverse=maximises(study.spec.objective))
     best: dict[str, tuple[Launch, float, int]] = {}
     for row in ranked:
-        best.setdefault(row[0].trial.configuration.engine, row)
+        best.setdefault(row[0].engine, row)
     return list(best.values())
 
 
@@ -253,8 +253,8 @@ def references(launches: Sequence[Launch]) -> dict[str, Launch]:
     first."""
     order = {Role.DEFAULT: 0, Role.BASELINE: 1}
     chosen: dict[str, Launch] = {}
-    for launch in sorted(launches, key=lambda row: order.get(row.trial.role, 2)):
-        chosen.setdefault(launch.trial.configuration.engine, launch)
+    for launch in sorted(launches, key=lambda row: order.get(row.role, 2)):
+        chosen.setdefault(launch.engine, launch)
     return chosen
 
 
@@ -280,12 +280,11 @@ def capacities(study: StudyRecord) -> list[str]:
         own = [
             launch
             for launch in study.launches
-            if launch.result.state is State.COMPLETE
-            and launch.trial.configuration.fingerprint == choice.fingerprint
+            if launch.result.state is State.COMPLETE and launch.fingerprint == choice.fingerprint
         ]
         if not own:
             continue
-        launch = max(own, key=lambda row: (row.trial.role is Role.FINAL, row.trial.number))
+        launch = max(own, key=lambda row: (row.role is Role.FINAL, row.number))
         metrics = launch.result.metrics.get(spec.workloads[0], {})
         rows = [
             {
@@ -299,7 +298,7 @@ def capacities(study: StudyRecord) -> list[str]:
             for row in metrics.get("curve") or ()
         ]
         parts += [
-            f"### {role.capitalize()}, launch {launch.trial.number}",
+            f"### {role.capitalize()}, launch {launch.number}",
             _capacity(metrics, spec.load_key, unit),
             text.table(rows, "r" * (len(shown) + 2)),
         ]

@@ -124,7 +124,7 @@ class Tracker:
 
     def record(self, *launches: Launch) -> None:
         """Write launches' child runs and the study's progress; no effect while MLflow is down."""
-        self._launches |= {launch.trial.number: launch for launch in launches}
+        self._launches |= {launch.number: launch for launch in launches}
         self._launches = dict(sorted(self._launches.items()))
         if not self._down:
             self._send()
@@ -152,7 +152,7 @@ class Tracker:
             runs.show_progress(
                 launch
                 for place, launch in enumerate(launches)
-                if launch.trial.number == place or self._outcome
+                if launch.number == place or self._outcome
             )
             if self._outcome:
                 runs.finish(*self._outcome, launches)
@@ -180,7 +180,7 @@ class Tracker:
         baseline, refused = None, False
         for launch in launches:
             complete = launch.result.state is State.COMPLETE
-            if not baseline and complete and launch.trial.role is Role.BASELINE:
+            if not baseline and complete and launch.role is Role.BASELINE:
                 baseline = launch
         for launch in launches:
             try:
@@ -189,7 +189,7 @@ class Tracker:
                 if not is_refusal(error):
                     raise
                 refused, why = True, reason(error, self._uri)
-                self._say_once(f"MLflow does not take launch {launch.trial.number}: {why}")
+                self._say_once(f"MLflow does not take launch {launch.number}: {why}")
         return refused
 
     def _say_once(self, text: str) -> None:

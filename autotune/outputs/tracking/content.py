@@ -112,7 +112,7 @@ def launch_points(
 def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
     """Return the objective of each launch, given by number, and the best so far; the step is the
     launch's number."""
-    by_number = {launch.trial.number: launch for launch in launches}
+    by_number = {launch.number: launch for launch in launches}
     scores = ((number, scores_of(spec, one.result)) for number, one in by_number.items())
     values = [(number, one.value) for number, one in scores]
     best = best_so_far(spec, list(by_number.values()))

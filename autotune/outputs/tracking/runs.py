@@ -167,7 +167,7 @@ class StudyRuns:
     def record(self, launch: Launch, baseline: Launch | None) -> None:
         """Write a launch's child run with its gain over a launch of the baseline, or complete a
         half-written one."""
-        child = self._children.get(launch.trial.number)
+        child = self._children.get(launch.number)
         tags = content.launch_tags(self._spec, launch)
         if child and any(
             child.data.tags.get(name) != tags[name] for name in ("fingerprint", "started_at")
