@@ -150,7 +150,7 @@ class LoadOptions:
     tokenizer: Tokenizer | None = None
     timeouts: RequestTimeouts = field(default_factory=RequestTimeouts)
     cache: PrefixCache = field(default_factory=PrefixCache)
-    drafts: ReadDrafts = field(default=lambda: None)
+    drafts: ReadDrafts = lambda: None
     power: ReadPower | None = None
     warm_up: bool = True
     slos: Sequence[Slo] = ()
@@ -451,8 +451,7 @@ def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = Non
     return min(needed, max((cores or len(os.sched_getaffinity(0))) // 2, 1), streams)
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
+class _Process(NamedTuple):
     """A worker process and the parent's ends of its pipes."""
 
     process: subprocess.Popen[bytes]
@@ -558,7 +557,7 @@ class Workers:
         processes = self._processes[:workers]
         try:
             for number, process in enumerate(processes):
-                process.send(replace(task, worker=number, workers=workers))
+                process.send(task._replace(worker=number, workers=workers))
             for process in processes:
                 process.receive()  # READY: its connections are open
             start_ns = perf_counter_ns() + HEAD_START_NS
@@ -655,7 +654,7 @@ def measure(
                 cache_before = options.cache.begin()
                 drafts_before = options.drafts()
                 with Meter(options.power) as meter:
-                    attempted = replace(task, key=key._replace(attempt=attempt))
+                    attempted = task._replace(key=key._replace(attempt=attempt))
                     log, clients = workers.send(attempted, count, on_progress)
                 bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
                 cache = options.cache.report(requests, log, *cache_before)
@@ -702,7 +701,7 @@ class _WarmUp:
             turns=None,
             concurrency=min(streams, count),
         )
-        task = replace(task, requests=some, key=task.key._replace(warm_up=True))
+        task = task._replace(requests=some, key=task.key._replace(warm_up=True))
         log, clients = workers.send(task, next(workers.counts(some, self.options.workers)))
         self.seconds += ClientHealth.of_all(clients).span_s
         if not any(outcome.ok for outcome in log.outcomes):

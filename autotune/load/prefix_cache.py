@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
@@ -183,7 +183,7 @@ class PrefixCache:
     """
 
     reset: Callable[[], CacheReset] | None = None
-    read: Callable[[], CacheUse | None] = field(default=lambda: None)
+    read: Callable[[], CacheUse | None] = lambda: None
     judged: bool = True
 
     @classmethod

@@ -16,8 +16,7 @@ Content: TypeAlias = str | list[int] | list[dict[str, str]]
 """A prompt of a file: text, token ids, or the messages of a chat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
+class Turns(NamedTuple):
     """Order of dependent requests of a load: the turns of sessions, one session after the other.
 
     Attributes:
@@ -95,8 +94,7 @@ class Requests:
         turns = self.turns
         if turns is not None:
             after = turns.after[places]
-            turns = replace(
-                turns,
+            turns = turns._replace(
                 after=np.where(after < 0, -1, np.searchsorted(places, after)),
                 think_s=turns.think_s[places],
                 own_tokens=turns.own_tokens[places],

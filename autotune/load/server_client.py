@@ -6,15 +6,15 @@ httpx, which is right for single calls and too slow for a measured stream.
 
 from __future__ import annotations
 
-import contextlib
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
@@ -151,14 +151,14 @@ class ServerClient:
     def owner(self) -> str:
         """Return the owner of the first model of the list, which engines set to their name; empty
         for none."""
-        with contextlib.suppress(ValueError, LookupError, TypeError):
+        with suppress(ValueError, LookupError, TypeError):
             return str(self._listing.json()["data"][0]["owned_by"])
         return ""
 
     def metrics_text(self, path: str = "/metrics") -> str | None:
         """Return the servers' metrics in Prometheus text, one page after the other; None if one has
         none."""
-        with contextlib.suppress(httpx.HTTPError):
+        with suppress(httpx.HTTPError):
             answers = [http.get(path) for http in self._all]
             if all(answer.is_success for answer in answers):
                 return "\n".join(answer.text for answer in answers)
@@ -182,7 +182,7 @@ class ServerClient:
             except httpx.HTTPError as error:
                 return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
             document: Any = None
-            with contextlib.suppress(ValueError):
+            with suppress(ValueError):
                 document = answer.json()
             # vLLM 0.32 says with status 200 that it did not work.
             denied = isinstance(document, dict) and document.get("success") is False
@@ -201,7 +201,7 @@ class ServerClient:
 
     def get_json(self, path: str) -> Any:
         """Return any JSON document of the server, such as its resolved arguments; None for none."""
-        with contextlib.suppress(httpx.HTTPError, ValueError, RecursionError):
+        with suppress(httpx.HTTPError, ValueError, RecursionError):
             answer = self._http.get(path)
             return answer.json() if answer.is_success else None
         return None
@@ -219,8 +219,8 @@ class ServerTokenizer:
     body: dict[str, Any]
     key: str
     vocabulary: int | None
-    exact: ClassVar[bool] = True
-    words: ClassVar[Sequence[str]] = ()
+    exact = True
+    words = ()
 
     def __post_init__(self) -> None:
         self._http = http_client(httpx.Client, self.target, _TOKENIZE_S)
@@ -291,7 +291,7 @@ def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) 
 
 def served_models(answer: httpx.Response) -> list[str] | None:
     """Return the model names of a ``/v1/models`` answer; None for another answer."""
-    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
         if answer.is_success:
             return [str(row["id"]) for row in answer.json()["data"]]
     return None
@@ -299,7 +299,7 @@ def served_models(answer: httpx.Response) -> list[str] | None:
 
 def _tokens(answer: httpx.Response) -> int | None:
     """Count the tokens of an answer of ``/tokenize``; None for another answer."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError):
         tokens = answer.json()["tokens"]
         if answer.is_success and isinstance(tokens, list):
             return len(tokens)
@@ -308,7 +308,7 @@ def _tokens(answer: httpx.Response) -> int | None:
 
 def _vocabulary(http: httpx.Client, model: str) -> int | None:
     """Return the vocabulary size, which only llama-server reports in its list of models."""
-    with contextlib.suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
+    with suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
         listed = http.get("/v1/models").json()["data"]
         named = [row for row in listed if row["id"] == model] or listed[:1]
         size = named[0]["meta"]["n_vocab"]

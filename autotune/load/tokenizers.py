@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from autotune.base.errors import BadInput
 
@@ -48,13 +48,12 @@ class Tokenizer(Protocol):
         "tokens"."""
 
 
-@dataclass(frozen=True, slots=True)
 class Approximate:
     """Approximation without a tokenizer: a fixed number of characters per token."""
 
-    exact: ClassVar[bool] = False
-    vocabulary: ClassVar[int | None] = None
-    words: ClassVar[Sequence[str]] = ()
+    exact = False
+    vocabulary = None
+    words = ()
 
     def count(self, text: str) -> int:
         return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
@@ -69,7 +68,7 @@ class FileTokenizer:
 
     model: Any
     file: Path
-    exact: ClassVar[bool] = True
+    exact = True
 
     @classmethod
     def load(cls, path: Path) -> FileTokenizer:

@@ -323,8 +323,7 @@ class Schedule:
         return min(self.concurrency, int((self.send_s <= 0).sum()))
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerTask:
+class WorkerTask(NamedTuple):
     """Every n-th request (or session) of a load point, for one of n workers; concurrency is split
     evenly.
 
