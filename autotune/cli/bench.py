@@ -49,7 +49,7 @@ def bench(options: Bench, as_json: bool) -> None:
         options = replace(options, model=server.model(options.model))
         evidence = Evidence.EMULATED if server.emulated() else Evidence.MEASURED
         load_options = options.load_options(workload, target)
-        cache = PrefixCache.of(server, Library().engines.values())
+        cache = PrefixCache.for_engines(server, Library().engines.values())
         load_options = replace(
             load_options,
             cache=replace(cache, reset=None, judged=False) if options.keep_cache else cache,

@@ -16,7 +16,15 @@ from autotune.engines.machine import check_gpus, node
 from autotune.engines.registry import command_of, recognise, split_command
 from autotune.engines.rewrite import rewrite, translate_typed
 from autotune.load.bench.results import curve
-from autotune.load.capacity.search import LOADS, SHAPES, By, FoundLoad, LoadSearch, Probe, described
+from autotune.load.capacity.search import (
+    LOADS,
+    SHAPES,
+    By,
+    FoundLoad,
+    LoadSearch,
+    Probe,
+    load_in_words,
+)
 from autotune.load.load import Load
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import Slo, slos_of
@@ -272,12 +280,12 @@ def _capacity(predicted: Figures) -> Iterator[str]:
     """List the loads that were tried, what was found, and the shape of that load."""
     by: By = predicted["find_load"]
     points = [
-        {"label": described(by, row[LOADS[by]]), "metrics": row} for row in predicted["curve"]
+        {"label": load_in_words(by, row[LOADS[by]]), "metrics": row} for row in predicted["curve"]
     ]
     yield from [*curve(points), *(f"{sentence}." for sentence in predicted["load_search"])]
     yield f"The load is {predicted['load']}."
     if burst := predicted.get("capacity_concurrency_at_once"):
-        yield f"If all streams start at once: {described(by, burst)}."
+        yield f"If all streams start at once: {load_in_words(by, burst)}."
 
 
 def _figures(predicted: Figures) -> Iterator[str]:

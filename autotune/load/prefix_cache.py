@@ -187,7 +187,7 @@ class PrefixCache:
     judged: bool = True
 
     @classmethod
-    def of(
+    def for_engines(
         cls, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None
     ) -> PrefixCache:
         """Return the cache of a server of one of these engines; its metrics page identifies the

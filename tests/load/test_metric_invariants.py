@@ -148,7 +148,7 @@ def test_a_load_that_several_workers_share_has_the_metrics_of_the_whole(
     requests, workers: int, data: st.DataObject
 ):
     def log(part: list[Exchange]) -> RequestLog:
-        return RequestLog.of(part, [0] * len(part), np.zeros(len(part)))
+        return RequestLog.from_exchanges(part, [0] * len(part), np.zeros(len(part)))
 
     at = data.draw(
         st.lists(st.integers(0, workers - 1), min_size=len(requests), max_size=len(requests))

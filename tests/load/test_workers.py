@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,7 +134,7 @@ class Faulty(Prompts):
 
 def test_a_fault_of_the_client_is_named_and_not_laid_to_its_speed(capfd):
     with Server(good) as server, Workers() as workers:
-        task = replace(task_of(server.url, "random:3:2:4"), prompts=Faulty("m"))
+        task = task_of(server.url, "random:3:2:4")._replace(prompts=Faulty("m"))
         with pytest.raises(
             ClientFailed, match="the load client failed: ZeroDivisionError"
         ) as raised:

@@ -30,7 +30,7 @@ from autotune.base.errors import BadInput, MalformedFile
 from autotune.base.evidence import Evidence
 from autotune.base.files import write_atomically
 from autotune.engines.library import Library
-from autotune.load.capacity.search import CONFIRM_S, LOADS, LoadSearch, check_search, described
+from autotune.load.capacity.search import CONFIRM_S, LOADS, LoadSearch, check_search, load_in_words
 from autotune.load.client.messages import Progress as LoadProgress
 from autotune.load.client.target import Target
 from autotune.load.measuring import (
@@ -392,7 +392,7 @@ def table(result: Json) -> list[str]:
     """
     if by := result.get("find_load"):
         points = [
-            {"label": described(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
+            {"label": load_in_words(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
         ]
         sentences = [f"{sentence}." for sentence in result["load_search"]]
         capacity = _figures(result, shown_in("capacity"))

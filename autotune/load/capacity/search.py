@@ -140,26 +140,28 @@ class FoundLoad(NamedTuple):
         if self.missed is not None:
             broken, load = self.missed
             violation = violation_in_words(broken)
-            return [f"violated at the lightest load, {described(self.by, load)}: {violation}"]
-        parts = [f"{described(self.by, self.capacity)} meet every limit"]
+            return [f"violated at the lightest load, {load_in_words(self.by, load)}: {violation}"]
+        parts = [f"{load_in_words(self.by, self.capacity)} meet every limit"]
         if self.broken_at is None:
             parts[0] += ", the heaviest load tried: the capacity may be higher"
         else:
-            parts[0] += f", {described(self.by, self.broken_at)} do not"
+            parts[0] += f", {load_in_words(self.by, self.broken_at)} do not"
         if (ramp_s := self.metrics.get("capacity_ramp_s")) is not None:
             spread = f"spread over {ramp_s:.3g} s, not all at once" if ramp_s else "all at once"
             parts.append(f"the streams start {spread}")
         if (speedup := self.metrics.get("capacity_speedup")) is not None:
             parts.append(f"the trace is served {speedup:.3g} times as fast as it was recorded")
         if self.died_at is not None:
-            parts.append(f"the server stopped answering after {described(self.by, self.died_at)}")
+            parts.append(
+                f"the server stopped answering after {load_in_words(self.by, self.died_at)}"
+            )
         if self.not_monotone is not None:
-            broke, kept = (described(self.by, load) for load in self.not_monotone)
+            broke, kept = (load_in_words(self.by, load) for load in self.not_monotone)
             parts.append(f"not monotone: {broke} violate a limit that {kept} meet")
         return parts
 
 
-def described(by: By, load: float) -> str:
+def load_in_words(by: By, load: float) -> str:
     """Describe a load in words."""
     return f"{load:,.0f} in flight" if by == "concurrency" else f"{load:.3g} requests per second"
 
@@ -386,7 +388,7 @@ class LoadSearch:
         self._died_at = min(failed, default=probe.load)
         self._bracket.verdicts[self._died_at] = False
         self._probe = None
-        return f"{described(probe.by, probe.load)}: no answer; the server died at {described(probe.by, self._died_at)}"
+        return f"{load_in_words(probe.by, probe.load)}: no answer; the server died at {load_in_words(probe.by, self._died_at)}"
 
     def _search(self) -> Iterator[Probe]:
         """Run the whole search: sequential requests, the bracket's loads, then the loads to
@@ -557,7 +559,7 @@ class LoadSearch:
     def _line(self, probe: Probe, load: _Load, records: RequestRecords) -> str:
         """Describe a probe in one line."""
         kept, broken = load.judgement
-        name = "one at a time" if load is self._alone else described(probe.by, probe.load)
+        name = "one at a time" if load is self._alone else load_in_words(probe.by, probe.load)
         verdict = "meets the limits" if kept else "undecided"
         if kept is False and broken is not None:
             verdict = f"violates {violation_in_words(broken)}"

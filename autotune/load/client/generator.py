@@ -290,7 +290,7 @@ class Generator:
                     task.cancel()
             health = monitor.health(self._delays_s, self._chunks)
             exchanges = [self._exchanges[request] for request in range(len(self._schedule))]
-            return RequestLog.of(exchanges, self._retries, self._delays_s), health
+            return RequestLog.from_exchanges(exchanges, self._retries, self._delays_s), health
 
     async def _start_requests(self, group: asyncio.TaskGroup, start_ns: int) -> None:
         """Send each request at its time, when a slot is free."""

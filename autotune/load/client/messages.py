@@ -164,7 +164,7 @@ class RequestLog:
         return len(self.outcomes)
 
     @classmethod
-    def of(
+    def from_exchanges(
         cls, exchanges: Sequence[Exchange], retries: Sequence[int], send_delay_s: Floats
     ) -> RequestLog:
         """Build the columns from finished exchanges."""

@@ -7,7 +7,7 @@ import math
 from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.engines.failure import FailureKind
-from autotune.load.capacity.search import LOADS, SHAPES, described
+from autotune.load.capacity.search import LOADS, SHAPES, load_in_words
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import SHORT_S, Slo
 from autotune.load.metrics.table import GOODPUT, VIOLATIONS, Metrics, title_of
@@ -312,7 +312,7 @@ def carried(metrics: Metrics | None) -> str:
         if load := metrics.get(f"capacity_{name}"):
             speedup = metrics.get("capacity_speedup")
             faster = f", {speedup:.3g} times as fast as recorded," if speedup else ""
-            return f"at {described(key, load)}{faster}"
+            return f"at {load_in_words(key, load)}{faster}"
     return ""
 
 

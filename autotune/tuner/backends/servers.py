@@ -394,7 +394,7 @@ class ServerEvaluator:
                 options = LoadOptions(
                     api_key=server.api_key,
                     vocabulary=self.spec.model.architecture.vocab_size,
-                    cache=PrefixCache.of(client, [card], trial.engine_version),
+                    cache=PrefixCache.for_engines(client, [card], trial.engine_version),
                     drafts=DraftReader(client, [card], trial.engine_version),
                     power=power,
                     slos=self.spec.request_limits,

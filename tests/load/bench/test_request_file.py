@@ -34,7 +34,7 @@ def exchange(gaps_us: list[int], ok: bool) -> Exchange:
 
 def log(requests: list[Request]) -> RequestLog:
     exchanges = [exchange(gaps, ok) for gaps, ok in requests]
-    return RequestLog.of(exchanges, [0] * len(requests), np.zeros(len(requests)))
+    return RequestLog.from_exchanges(exchanges, [0] * len(requests), np.zeros(len(requests)))
 
 
 def check(path: Path, requests: list[Request], written: RequestLog) -> None:

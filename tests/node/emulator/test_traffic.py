@@ -75,7 +75,9 @@ def measured(url: str, name: str, concurrency: int | None = None, **options: str
     with ServerClient(Target.parse(url)) as client:
         cards = Library().engines.values()
         how = LoadOptions(
-            cache=PrefixCache.of(client, cards), drafts=DraftReader(client, cards), **options
+            cache=PrefixCache.for_engines(client, cards),
+            drafts=DraftReader(client, cards),
+            **options,
         )
         result = measure(url, V32, workload, 1, how)
     assert not result.failure
