@@ -11,14 +11,16 @@ Usable without the tuner:
     measure        one workload on one warm server -> `Measurement`
     load_workload  a workload by its name or form -> `Workload`
 
-    workloads      what is sent and when: lengths, arrivals, files
-    requests, prompts, tokenizers   the requests of one load in numbers, and what they say
-    loads          the loads of a launch: workloads as they are, raised to a capacity, with other numbers in flight
-    measuring      `measure`: warm-up and loads, `send`: a load or its search; their options and results
+    workloads      requests and their times: lengths, arrivals, files
+    requests       the requests of one load in numbers; prompts, tokenizers: their texts
+    load           a workload, the place of its results, and the search for its load if there is one
+    measuring      `measure`: warm-up and loads; `send`: a load or its search; options and results
+    capacity       the search for the highest load within the limits
     client         the worker processes that send a load together
     prefix_cache   emptied before a load, its hits counted during it
     server_client  single calls to a server; request_file: one row per request, in a columnar file
-    bench          ``autotune bench``, and ``autotune compare`` of two of its results or ``vllm bench serve``'s
+    metrics        names, directions and formulas of the figures
+    bench          ``autotune bench``; ``autotune compare`` of its results or ``vllm bench serve``'s
 
 Names are imported when they are asked for: a worker process must start fast.
 """

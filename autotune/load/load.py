@@ -32,7 +32,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """Return the name of its result among those of the launch."""
+        """Return the name of its result in the launch."""
         return self.workload.name if self.rung else self.study_name
 
     def add(self, metrics: dict[str, Metrics], measured: Metrics, invalid: str = "") -> None:

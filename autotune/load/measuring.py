@@ -194,8 +194,8 @@ class Measurement:
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing
             else was sent.
-        servers: that shared it.
-        died: whether a load search ended with the server's death: of a load by itself that is its
+        servers: number of servers that shared it.
+        died: whether a load search ended with the server's death; without a search a death is a
             `failure`.
     """
 
@@ -243,7 +243,8 @@ class Measurement:
         for point in self.points:
             if point.log.length_error > _MAX_LENGTH_ERROR:
                 written, expected = point.log.mean_lengths
-                return f"{written:.1f} tokens per answer instead of {expected:.1f}; the server may not honour ignore_eos"
+                lengths = f"{written:.1f} tokens per answer instead of {expected:.1f}"
+                return f"{lengths}; the server may not honour ignore_eos"
         bound = dict.fromkeys(load.client_bound for load in self.points if load.client_bound)
         if bound:
             return f"the client did not keep up with the server: {'; '.join(bound)}"

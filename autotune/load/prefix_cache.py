@@ -278,8 +278,7 @@ def expected_hit_rate(requests: Requests) -> float:
     computed = sum(float(shared[random & (requests.group == group)].max()) for group in groups)
     hits = float(shared.sum()) - computed + shared_tokens(requests)
     total = float(tokens.sum())
-    # Sorted, each text stands behind the one it shares the most with; those without text come
-    # first.
+    # Sorted, each text stands behind the one it shares the most with.
     before = ""
     for text, count in sorted(zip(texts, tokens.tolist(), strict=True)):
         if text:
@@ -329,10 +328,9 @@ class DraftUse(NamedTuple):
 
     Attributes:
         drafts: how often tokens were drafted for a sequence.
-        drafted, accepted: drafted tokens, and those of them that were kept; NaN drafted tokens are
-            not known.
-        counted: whether these are counters, whose differences are those of a load; else means of
-            the latest steps.
+        drafted, accepted: drafted tokens, and the accepted ones; NaN drafted tokens are unknown.
+        counted: True for counters, whose difference over a load counts; False for means of the
+            latest steps.
     """
 
     drafts: float

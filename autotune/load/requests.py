@@ -125,8 +125,8 @@ def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
     """Yield the pieces of each prompt of a trace or of sessions, in order; nothing for other
     prompts.
 
-    A prompt without blocks shares nothing and has no segments. A turn has those of the turn before,
-    and its answer's.
+    A prompt without blocks shares nothing and has no segments. A turn begins with the segments of
+    the previous turn and its answer.
     """
     turns = requests.turns
     segments: list[Segment] = []

@@ -184,7 +184,7 @@ class ServerClient:
             document: Any = None
             with suppress(ValueError):
                 document = answer.json()
-            # vLLM 0.32 says with status 200 that it did not work.
+            # vLLM 0.32 reports a failure with status 200.
             denied = isinstance(document, dict) and document.get("success") is False
             if answer.is_success and not denied:
                 return CacheReset(ResetOutcome.DONE)
@@ -281,7 +281,8 @@ def tokenizer_for(path: Path | None, target: Target, model: str) -> Tokenizer:
 def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) -> _Client:
     """Make an httpx client for calls to a server, each with this timeout."""
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    # Servers close idle connections after 5 s: give them up earlier, or one may close during a call.
+    # Servers close idle connections after 5 s: give them up earlier, so that none closes during a
+    # call.
     limits = httpx.Limits(keepalive_expiry=2.0)
     # Without proxies of the environment, as in the measured path.
     return kind(

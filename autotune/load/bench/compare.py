@@ -107,9 +107,9 @@ class Comparison(NamedTuple):
     """Two results compared.
 
     Attributes:
-        warnings: what keeps them from being comparable; empty when nothing is known to.
+        warnings: reasons why they are not comparable; empty when none is known.
         changes: of results of one load point; empty where one of them is a sweep.
-        notes: what the intervals are of.
+        notes: source of the intervals.
         points: of sweeps, the changes at each load that both have, by its description.
     """
 
@@ -157,7 +157,8 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
         a, b = readable.numbers([change.a, change.b])
         ends = readable.percents(change.interval) if change.interval else ""
         on_nodes = readable.percents(change.on_a_node) if change.on_a_node else ""
-        row = f"{change.metric}{a:>{45 - len(change.metric)}}{b:>14}{readable.percent(change.percent):>11}"
+        percent = readable.percent(change.percent)
+        row = f"{change.metric}{a:>{45 - len(change.metric)}}{b:>14}{percent:>11}"
         lines.append(f"{row}  {change.verdict or '–':<8} {ends:<19} {on_nodes}".rstrip())
     return lines
 

@@ -235,7 +235,7 @@ def result(
             }
             for run in runs
         ],
-        # As in vLLM's: no goodput where no limit was asked for.
+        # Without a limit there is no goodput, as in vLLM's.
         "request_goodput": whole["request_goodput"] if options.slo or options.goodput else None,
         "goodput": parse_goodput(options.goodput) or None,
         **asdict(options.rent),
@@ -291,8 +291,8 @@ def save(path: Path, result: Json, runs: Sequence[Measurement]) -> Json:
     """Write the result, and its requests next to it; returns the written result, with
     ``requests_file``.
 
-    The requests come first: a result that is there is whole. Raises `BadInput` when a file cannot
-    be written.
+    The requests are written first, so that an existing result is whole. Raises `BadInput` when a
+    file cannot be written.
     """
     requests = requests_path(path)
     written = {**result, "requests_file": requests.name}
@@ -388,7 +388,7 @@ _CURVE = (
 def table(result: Json) -> list[str]:
     """Format a result; several load points are a curve, with only summed figures below it.
 
-    Of a load search: the curve, what was found, and the table of the load that is the capacity.
+    A load search has its curve, its sentences, and the table of the capacity's load.
     """
     if by := result.get("find_load"):
         points = [
@@ -506,7 +506,8 @@ def progress_line(label: str, progress: LoadProgress) -> str:
     name = f"{label}: " if label else ""
     failed = f", {progress.failed} failed" if progress.failed else ""
     in_flight = progress.sent - progress.finished
-    return f"{name}{progress.finished} of {progress.total} done, {in_flight} in flight{failed}, {progress.chunks:,} chunks"
+    done = f"{name}{progress.finished} of {progress.total} done"
+    return f"{done}, {in_flight} in flight{failed}, {progress.chunks:,} chunks"
 
 
 Interval = tuple[float, float]
@@ -523,7 +524,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 def student(degrees: float) -> float:
     """Return Student's t, beyond which the mean is in `INTERVAL_ERROR` of all cases."""
-    from scipy.special import stdtrit  # Half a second to load, for those who repeat.
+    from scipy.special import stdtrit  # Half a second to load, only for repeats.
 
     return float(stdtrit(degrees, 1 - INTERVAL_ERROR / 2))
 

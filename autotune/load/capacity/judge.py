@@ -107,7 +107,7 @@ def judge(
         metrics: of all of them.
         rate: requests per second at which they were sent; None: in a closed loop.
         last: whether the figures decide an undecided limit.
-        looks: that the load may have.
+        looks: most looks at the load.
         confirm: whether an undecided limit is violated, as the load is to be recommended; it has
             one look.
     """

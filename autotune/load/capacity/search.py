@@ -123,7 +123,7 @@ class FoundLoad(NamedTuple):
             tried keeps them.
         not_monotone: a load that broke an SLO, and a heavier one that kept them all.
         died_at: the load after which the server answered nothing any more; None: it lives.
-        missed: where there is no capacity, what broke at the lightest load, and that load.
+        missed: without a capacity, the limit violated at the lightest load, and that load.
         metrics: of the capacity's load, else of the lightest, with ``capacity_…`` and ``curve``.
     """
 
@@ -308,11 +308,11 @@ class LoadSearch:
 
     Args:
         workload: its prompts bound the concurrency.
-        looks: that a load may have.
-        limits: that a request keeps to be good; empty: `slos`.
+        looks: most looks at a load.
+        limits: of a good request; empty: `slos`.
         confirm_s: seconds for which a rate is sent before it is recommended; 0: it is not
             confirmed.
-        at_once: all streams of a load start together, as after a restart of what sends them.
+        at_once: all streams of a load start together, as after a restart of their sender.
 
     Raises `BadInput` as `check_search` does.
     """
@@ -388,7 +388,8 @@ class LoadSearch:
         self._died_at = min(failed, default=probe.load)
         self._bracket.verdicts[self._died_at] = False
         self._probe = None
-        return f"{load_in_words(probe.by, probe.load)}: no answer; the server died at {load_in_words(probe.by, self._died_at)}"
+        last, died = (load_in_words(probe.by, load) for load in (probe.load, self._died_at))
+        return f"{last}: no answer; the server died at {died}"
 
     def _search(self) -> Iterator[Probe]:
         """Run the whole search: sequential requests, the bracket's loads, then the loads to

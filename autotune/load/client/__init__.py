@@ -1,7 +1,7 @@
 """Measured path: the code that runs in a worker process during a load.
 
-    worker        the process; messages: what it is sent, and what it answers (log and health of the client)
-    generator     sends a schedule on kept-alive connections, records what comes back
+    messages      between the worker process and its parent: tasks, log and health of the client
+    generator     the worker: sends a schedule on kept-alive connections, records the answers
     stream        one HTTP exchange, stamped per read of the socket; its server-sent events
     target        the server's address
 

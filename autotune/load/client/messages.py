@@ -301,8 +301,8 @@ class Schedule:
         requests: whole HTTP requests, in the order of sending, n entries.
         send_s: seconds after the start at which each may be sent, shape (n,), ascending.
         output_tokens: how many tokens each must bring, shape (n,).
-        conversations: of sessions, whose requests are made when the answers before are there; then
-            `requests` is empty and `concurrency` counts sessions.
+        conversations: of sessions, whose requests are made when the previous answers are there;
+            then `requests` is empty and `concurrency` counts sessions.
         ramp_s: seconds in which the streams of a closed loop begin, evenly; 0 = all at once.
     """
 
@@ -328,7 +328,7 @@ class WorkerTask(NamedTuple):
     evenly.
 
     Attributes:
-        requests: of the whole load point: what a prompt says depends on the request's number in it.
+        requests: of the whole load point, as a prompt depends on the request's number in it.
         worker: of `workers`, from 0.
     """
 

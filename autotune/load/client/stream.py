@@ -203,8 +203,8 @@ class EventStream:
         last_ns: when the last event with a choice came; 0 before the first.
         heard_ns: when the last event of any kind came; comments (a server's heartbeat) do not
             count.
-        others: how many events came that carry no plain text.
-        problem: what ended the stream early, if anything did.
+        others: number of events without plain text.
+        problem: why the stream ended early; None if it did not.
     """
 
     def __init__(self) -> None:
@@ -473,7 +473,8 @@ class Exchange:
             if self.streaming and not events.done:  # Whether it is whole is unknown, too.
                 count = len(events.times_ns)
                 outcome = malformed(
-                    f"the stream ends after {count} events with text, without token counts or [DONE]"
+                    f"the stream ends after {count} events with text, "
+                    "without token counts or [DONE]"
                 )
         self._end(outcome, events.last_ns if outcome.ok else now_ns)
 
@@ -640,7 +641,7 @@ class Connection(asyncio.Protocol):
         if exchange is None or exchange.status < 200:
             return  # an interim answer, such as 100 Continue
         exchange.complete(self._now_ns)
-        # An answer may come before the request is out, whose rest would stand before the next one.
+        # Close if the request is not sent yet: its rest would stand before the next one.
         assert self._transport is not None
         writing = self.open and self._transport.get_write_buffer_size() > 0
         if not self._keep_alive or exchange.events.problem is not None or writing:

@@ -51,7 +51,7 @@ class Target:
             parts = urlsplit(text)
             host = parts.hostname
             port = parts.port
-            (host or "").encode("idna")  # what every resolver does to a name
+            (host or "").encode("idna")  # as every resolver does
         except ValueError as error:
             raise BadInput(f"URL {url!r} is malformed ({error}); write http://HOST:PORT") from error
         if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:

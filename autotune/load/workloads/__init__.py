@@ -403,7 +403,8 @@ def _in_form(text: str) -> Workload:
         )
         lengths = FixedLengths(input_tokens=read, output_tokens=written)
         origin = "asked for by this form"
-        description = f"{prompts} prompts of {read} random tokens with answers of {written} tokens, all at once"
+        answers = f"answers of {written} tokens"
+        description = f"{prompts} prompts of {read} random tokens with {answers}, all at once"
     elif kind == "sharegpt":
         check_sharegpt(Path(file))
         lengths = ShareGPTLengths(kind="sharegpt", file=file)
@@ -423,7 +424,8 @@ def _in_form(text: str) -> Workload:
     else:
         lengths = SessionLengths(kind="sessions", file=file)
         prompts = lengths.held
-        description = f"the {prompts} turns of the {len(lengths.sessions)} sessions of {file}, with their think times"
+        sessions = f"the {len(lengths.sessions)} sessions of {file}"
+        description = f"the {prompts} turns of {sessions}, with their think times"
     point = LoadPoint(prompts=prompts, arrival=arrival, lengths=lengths)
     return Workload(name=text, description=description, origin=origin, points=[point])
 

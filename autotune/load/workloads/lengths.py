@@ -108,9 +108,9 @@ class Drawn(NamedTuple):
     """Sample of one load point; arrays of shape (prompts,).
 
     Attributes:
-        contents: what the prompts say, None where it is random; empty = all random.
-        send_s: when a trace sends them, seconds after the first, shape (prompts,); None where
-            nothing says so.
+        contents: of the prompts, None where it is random; empty = all random.
+        send_s: times of a trace, seconds after the first request, shape (prompts,); None for other
+            requests.
     """
 
     input_tokens: Ints
@@ -275,7 +275,7 @@ class LibraryTextLengths(Limited):
 
 
 class LinesWithLengths(Limited):
-    """Requests of a file whose lines tell their whole lengths."""
+    """Requests of a file that gives the whole length of each, line by line."""
 
     file: str
 
