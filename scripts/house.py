@@ -96,6 +96,7 @@ MODES: dict[str, tuple[str, ...]] = {
         "random_weights",
         "random_weights_spread",
         "ranking",
+        "ranks_only",
         "screen",
         "screen_of",
         "screened",

@@ -6,7 +6,7 @@ JSON. A configuration that cannot run is a `Failure` inside a `TrialResult`, nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -254,3 +254,8 @@ class Launch:
     @property
     def fingerprint(self) -> str:
         return self.trial.configuration.fingerprint
+
+
+def measured(launches: Iterable[Launch]) -> list[Launch]:
+    """Return the launches whose figures may be reported."""
+    return [launch for launch in launches if not launch.ranks_only]

@@ -46,7 +46,7 @@ from autotune.tuner.search.spread import Spread, mean
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.recommendation import Choice, Recommendation
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, State
+from autotune.tuner.trial import Launch, Role, State, measured
 
 ANYWHERE = "0.0.0.0"
 """Listen address in a container, whose loopback is not reachable from outside."""
@@ -337,10 +337,8 @@ def winner_of(
         )
     same = [
         launch
-        for launch in launches
-        if launch.fingerprint == choice.fingerprint
-        and launch.result.state is State.COMPLETE
-        and not launch.ranks_only
+        for launch in measured(launches)
+        if launch.fingerprint == choice.fingerprint and launch.result.state is State.COMPLETE
     ]
     finals = [launch for launch in same if launch.role is Role.FINAL]
     starts_s = (launch.result.times_s.get("ready") for launch in same)

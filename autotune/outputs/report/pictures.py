@@ -14,7 +14,7 @@ from autotune.load.metrics import readable
 from autotune.load.metrics.table import CURVE, PER_GPU, PER_USER, Metrics, Rent, is_valid_row
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, scores_of
-from autotune.tuner.trial import Launch, Role
+from autotune.tuner.trial import Launch, Role, measured
 
 from . import StudyRecord, tables, text
 
@@ -115,11 +115,7 @@ def tried(study: StudyRecord) -> Picture | None:
     if not study.launches:
         return None
     spec, looks = study.spec, _looks(study)
-    points = [
-        _tried(study, launch, looks[launch.engine])
-        for launch in study.launches
-        if not launch.ranks_only
-    ]
+    points = [_tried(study, launch, looks[launch.engine]) for launch in measured(study.launches)]
     finals = [launch.number for launch in study.launches if launch.role is Role.FINAL]
     keys = {look: _shorten(engine) for engine, look in looks.items()}
     lines = []

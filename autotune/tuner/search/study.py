@@ -22,7 +22,7 @@ from autotune.tuner.search.gp.posterior import THOROUGH
 from autotune.tuner.study.recommendation import Explanation
 from autotune.tuner.study.results import RESULTS, Lock, Results, recount_finals
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, Trial
+from autotune.tuner.trial import Launch, Role, Trial, measured
 
 from .acquisition import model_of
 from .explain import KnownNoEffects, explain, learned_figures, regret, search_gain
@@ -167,7 +167,7 @@ class Study:
         with one_thread():
             # Effects of knobs are measured with real weights; all launches rank what may be better.
             alone = replace(history, screened=())
-            rows = [launch for launch in self.launches if not launch.ranks_only]
+            rows = measured(self.launches)
             found = explain(
                 alone, rows, model_of(self._kernels, alone, THOROUGH), judgement, no_effect_of
             )

@@ -32,7 +32,7 @@ from autotune.tuner.search.objective import score_of, weights
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.results import RESULTS, parse_rows
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, State
+from autotune.tuner.trial import Launch, State, measured
 
 _FOLDER = "sources"
 
@@ -187,7 +187,7 @@ def _launches(file: Path) -> list[Launch]:
         raise BadInput(f"--from {file}: {problem}") from error
     if rows.torn and not rows.launches:
         raise rows.torn
-    return [launch for launch in rows.launches if not launch.ranks_only]
+    return measured(rows.launches)
 
 
 def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
