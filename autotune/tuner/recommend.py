@@ -300,8 +300,9 @@ def _undecided(judgement: Judgement, history: History) -> list[str]:
     challenged = len(history.by_position) > 1
     if gain is None or gain.interval is None:
         # More launches would not have helped where challengers were tried and none ran.
-        few = judgement.challenger is not None or not challenged
-        return ["too few launches to compare the best with the baseline: both must run again"] * few
+        if judgement.challenger is None and challenged:
+            return []
+        return ["too few launches to compare the best with the baseline: both must run again"]
     gained = readable.gain_within(
         history.spec.objective, percent(gain.log), percents(gain.interval)
     )

@@ -95,9 +95,9 @@ def search_ends(history: History, budget: int) -> int:
     """Return the number of launches before the finals; repeats and controls so far count against
     the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
-    more = RANKED * history.screen.trusted + int(EXPLAINED * budget) * (
-        history.spec.explain == "measured"
-    )
+    more = RANKED if history.screen.trusted else 0
+    if history.spec.explain == "measured":
+        more += int(EXPLAINED * budget)
     return before_finals(
         budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)) + more
     )

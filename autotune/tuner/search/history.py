@@ -78,8 +78,8 @@ class Entry:
         unfit: it serves less than ``--min-context``, or starts with odds below `SURE_TO_START`.
         answered: its answers were kept, to compare others with or with others.
         right: whether they were as good as the baseline's; None: not compared.
-        sent_finals_prompts: it sent what the finals send, where that is more than another draw of the search's
-            prompts.
+        sent_finals_prompts: it sent what the finals send, where that is more than another draw of
+            the search's prompts.
         step: of its load search, score units; 0 without one.
     """
 
@@ -227,7 +227,8 @@ class History:
     def most_launches(self) -> int:
         """Return the launches of the budget, and with them those with random weights that turned
         out useless."""
-        return self.spec.launches + len(self.screened) * bool(self.screen.over)
+        useless = len(self.screened) if self.screen.over else 0
+        return self.spec.launches + useless
 
     def of_role(self, *roles: Role) -> list[Entry]:
         return [e for e in self.entries if e.role in roles]

@@ -1,9 +1,9 @@
 """Screen candidates by launches with random weights: they start sooner, and give only a rank.
 
-The difference of a candidate's two scores, with random weights and with its own, has a mean over all
-candidates, and a part for each engine and each layout. Both are learned with the candidates' scores,
-as covariance that the launches with random weights share (`shared`). So they rank candidates, and
-the level is that of the launches with weights.
+The difference of a candidate's two scores, with random weights and with its own, has a mean over
+all candidates, and a part for each engine and each layout. Both are learned with the candidates'
+scores, as covariance that the launches with random weights share (`shared`). So they rank
+candidates, and the level is that of the launches with weights.
 
 A control comes first, unless the baseline starts too soon for that: it and one candidate of another
 layout are launched both ways. Later, every few launches, one that has random weights is launched
