@@ -237,37 +237,6 @@ def test_what_remains_unsure_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_contributions_finals_and_launches(report: str) -> None:
-    told = section(report, "What does each setting add?")
-    assert "compares this command with the same one without the setting" in told
-    assert "settings interact, so rows need not multiply to the gain" in told
-    shown = cells(told)
-    figures = ["+16.7 %", "+12.0 % to +21.0 %", "99 %"]
-    on = "against the baseline: fresh launches of both (2 and 3)"
-    assert ["engine", "vllm", "sglang", *figures, on] in shown, "it says what it was measured on"
-    assert shown[1] == [
-        "memory_fraction",
-        "engine decides",
-        "0.85",
-        "needed to start",
-        "–",
-        "–",
-        shown[1][-1],
-    ]
-    finals = cells(section(report, "Is the gain significant?"))
-    baseline, winner = sorted(finals[1:], key=lambda row: row[0])
-    assert baseline[:2] == [
-        f"baseline {BASELINE.fingerprint}",
-        "6,000 (#0), 6,100 (#6), 5,900 (#8)",
-    ]
-    assert winner[1:] == ["9,000 (#5), 9,200 (#7)", "9,100", "1.6 %"]
-    rows = cells(section(report, "Launches"))
-    assert [row[0] for row in rows[1:]] == [str(number) for number in range(9)]
-    assert rows[3][-1] == "failed: out_of_memory"
-    assert rows[5][-1] == "invalid measurement"
-    assert rows[8][3:6] == ["tensor_parallel=1, data_parallel=8", "9,200", "100 %"]
-
-
 def test_a_setting_that_is_a_coin_toss_is_marked_unless_it_is_needed(tmp_path: Path) -> None:
     def told(**changes: object) -> str:
         rows = [
@@ -283,15 +252,6 @@ def test_a_setting_that_is_a_coin_toss_is_marked_unless_it_is_needed(tmp_path: P
     assert "A coin toss remains only for lack of launches" in doubtful
     for known in (told(odds=0.6, needed_to=None), told(odds=0.55, needed_to="keep the limits")):
         assert "coin toss" not in known.lower()
-
-
-def test_failures_are_told_with_their_telling_line(report: str) -> None:
-    text = section(report, "What failed, and what would help?")
-    assert "### out_of_memory\n\nWeights and KV cache do not fit" in text
-    assert blocks(text) == [
-        "torch.OutOfMemoryError: CUDA out of memory. | Tried to allocate <30.00 GiB>"
-    ]
-    assert "Launches: 2 (vllm)." in text
 
 
 def test_a_launch_that_breaks_a_limit_says_so_and_is_not_the_best(tmp_path: Path) -> None:
