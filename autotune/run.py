@@ -13,8 +13,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from autotune.base.errors import BadInput, CannotGoOn, Interrupted
-from autotune.base.evidence import Evidence
+from autotune.base import BadInput, CannotGoOn, Evidence, Interrupted
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.progress import Progress, cost_line
 from autotune.outputs.tracking import Tracker

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autotune.base.errors import BadInput
-from autotune.base.notify import Watch
+from autotune.base import BadInput, Watch
 from autotune.outputs.export import write_artefacts
 from autotune.tuner.backends import EvaluationSetup, Evaluator, evaluator_for
 from autotune.tuner.study.home import Home

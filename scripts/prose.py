@@ -13,6 +13,7 @@ import argparse
 import ast
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ OPENINGS = {
     r"(?:Of|By) (?:what|those that|all that|whatever)\b": "a noun",
 }
 """How no sentence begins, to what to begin it with."""
+COMMENT = re.compile(r"(?:What|Who|Whoever|Whatever|Whose|Of|Those|As)\b")
+"""How no comment begins: a verb, a noun, or Because, Without, Only says more."""
 
 
 def sentences(path: Path) -> Iterator[tuple[int, str]]:
@@ -86,6 +89,23 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, re.sub(r"`[^`]*`", "`", text)
 
 
+def comments(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each comment of a module, all its lines as one, with its first line."""
+    last = 0
+    begun: list[tuple[int, str]] = []
+    with path.open("rb") as stream:
+        for token in tokenize.tokenize(stream.readline):
+            if token.type == tokenize.COMMENT:
+                text = token.string.lstrip("#").strip()
+                alone = token.line.lstrip().startswith("#")
+                if alone and begun and token.start[0] == last + 1:
+                    begun[-1] = (begun[-1][0], f"{begun[-1][1]} {text}")
+                else:
+                    begun.append((token.start[0], text))
+                last = token.start[0] if alone else 0
+    yield from begun
+
+
 def findings(path: Path) -> Iterator[str]:
     """Yield what is wrong in a page or a module, a line for each."""
     name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
@@ -102,6 +122,9 @@ def findings(path: Path) -> Iterator[str]:
         for match, instead in found:
             if match:
                 yield f"{name}:{line}: {match[0][:60]!r}; write: {instead}"
+    for line, comment in comments(path) if path.suffix == ".py" else ():
+        if COMMENT.match(comment):
+            yield f"{name}:{line}: # {comment[:50]!r}; begin with a verb, a noun, or Because, Without, Only"
 
 
 def navigation() -> dict[str, str]:

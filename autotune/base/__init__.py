@@ -6,3 +6,48 @@ It hides the operating system; every room uses it. Public: `errors`, `evidence.E
 >>> from autotune.base.errors import BadInput
 >>> raise BadInput("--gpus 0: a whole number above 0 is needed")  # exit code 2, without a traceback
 """
+
+from .child import Environment, run_program
+from .errors import (
+    AutotuneError,
+    BadInput,
+    CannotGoOn,
+    ClientFailed,
+    Interrupted,
+    LoadFailed,
+    MalformedFile,
+    NothingFeasible,
+    RefusedCommand,
+    StudyLocked,
+    Terminated,
+    UnknownName,
+)
+from .evidence import Evidence, Evidenced
+from .files import expanded, sync_folder, write_atomically
+from .notify import Notify, Stage, Watch, silent
+
+__all__ = [
+    "AutotuneError",
+    "BadInput",
+    "CannotGoOn",
+    "ClientFailed",
+    "Environment",
+    "Evidence",
+    "Evidenced",
+    "Interrupted",
+    "LoadFailed",
+    "MalformedFile",
+    "NothingFeasible",
+    "Notify",
+    "RefusedCommand",
+    "Stage",
+    "StudyLocked",
+    "Terminated",
+    "UnknownName",
+    "Watch",
+    "expanded",
+    "run_program",
+    "silent",
+    "sync_folder",
+    "write_atomically",
+]

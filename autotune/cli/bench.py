@@ -9,10 +9,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from autotune.base.errors import BadInput, LoadFailed, NothingFeasible
-from autotune.base.evidence import Evidence
-from autotune.base.files import write_atomically
-from autotune.engines.library import Library
+from autotune.base import BadInput, Evidence, LoadFailed, NothingFeasible, write_atomically
+from autotune.engines import Library
 from autotune.load.bench import results
 from autotune.load.bench.results import Bench
 from autotune.load.client.messages import Progress

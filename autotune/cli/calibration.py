@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from autotune.base.errors import BadInput
-from autotune.base.files import write_atomically
+from autotune.base import BadInput, write_atomically
 from autotune.load.metrics.table import HEADLINE
 from autotune.node.calibration import packaged_calibration, read_calibration
 from autotune.node.fit.calibrate import Predicted, fitted_calibration, predicted_by

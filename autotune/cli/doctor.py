@@ -8,10 +8,9 @@ from pathlib import Path
 
 import click
 
-from autotune.base.errors import BadInput
-from autotune.engines import machine
+from autotune.base import BadInput
+from autotune.engines import Library, machine
 from autotune.engines.installed import named_binaries
-from autotune.engines.library import Library
 from autotune.servers.doctor import TARGETS, Finding, Host, Status, examine, missing_for, ready
 
 from .shared import print_json

@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from autotune import __version__
-from autotune.base import redact
-from autotune.base.errors import AutotuneError, BadInput, Interrupted, Terminated
+from autotune.base import AutotuneError, BadInput, Interrupted, Terminated, redact
 from autotune.load.options import BenchOptions
 from autotune.tuner.study.options import (
     CalibrateOptions,

@@ -8,12 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.base.errors import BadInput, NothingFeasible, RefusedCommand
-from autotune.base.notify import silent
-from autotune.engines.context import Context, gpus_of
-from autotune.engines.library import Library
+from autotune.base import BadInput, NothingFeasible, RefusedCommand, silent
+from autotune.engines import Context, Library, command_of, gpus_of, recognise, split_command
 from autotune.engines.machine import check_gpus, node
-from autotune.engines.registry import command_of, recognise, split_command
 from autotune.engines.rewrite import rewrite, translate_typed
 from autotune.load.bench.results import curve
 from autotune.load.capacity.search import (

@@ -9,14 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from autotune.engines import CandidateSet, EngineSpace, Scalar, engine, names
 from autotune.engines.cards import active_parameters, total_parameters, weight_bytes_per_gpu
-from autotune.engines.command import Scalar
 from autotune.engines.engine import RULE
 from autotune.engines.entry import in_range
-from autotune.engines.enumeration import CandidateSet
 from autotune.engines.options import check_readings
-from autotune.engines.registry import engine, names
-from autotune.engines.space import CONTRADICTS, EngineSpace
+from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import PROMISES, UNJUDGED, prepare
@@ -139,8 +137,8 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
     """``autotune space check``."""
+    from autotune.engines import EngineCard
     from autotune.engines.library import check, kind_of, load
-    from autotune.engines.schema import EngineCard
     from autotune.load.workloads import Workload
     from autotune.node.calibration import Calibration, Physics
     from autotune.node.coefficients import SpeedCard

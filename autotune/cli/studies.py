@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.base.errors import BadInput, UnknownName
-from autotune.base.files import write_atomically
+from autotune.base import BadInput, UnknownName, write_atomically
 from autotune.load.metrics import readable
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.recommendation import Recommendation, Verdict

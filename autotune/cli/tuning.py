@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from textwrap import fill
 
-from autotune.base.errors import (
+from autotune.base import (
     BadInput,
     Interrupted,
     NothingFeasible,

@@ -9,7 +9,40 @@ It hides YAML, three parsers and their versions. Public: `engine`, `recognise`, 
 'vllm'
 """
 
+from .cards import HardwareCard, ModelCard
+from .command import Command, Configuration, Knobs, Scalar
+from .context import Context, gpus_of
 from .engine import Engine, ParsedCommand
-from .registry import engine, names, recognise, split_command
+from .entry import Entry
+from .enumeration import Candidate, CandidateSet
+from .failure import Failure, FailureKind
+from .library import Library
+from .registry import command_of, engine, names, recognise, split_command
+from .schema import EngineCard
+from .space import EngineSpace
 
-__all__ = ["Engine", "ParsedCommand", "engine", "names", "recognise", "split_command"]
+__all__ = [
+    "Candidate",
+    "CandidateSet",
+    "Command",
+    "Configuration",
+    "Context",
+    "Engine",
+    "EngineCard",
+    "EngineSpace",
+    "Entry",
+    "Failure",
+    "FailureKind",
+    "HardwareCard",
+    "Knobs",
+    "Library",
+    "ModelCard",
+    "ParsedCommand",
+    "Scalar",
+    "command_of",
+    "engine",
+    "gpus_of",
+    "names",
+    "recognise",
+    "split_command",
+]

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.base.errors import BadInput, MalformedFile, RefusedCommand
+from autotune.base import BadInput, MalformedFile, RefusedCommand
 
 from .cards import EngineExtras, ModelCard
 from .command import Command, Configuration, Knobs, Scalar, Words

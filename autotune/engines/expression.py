@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 
 _NODES = (
     ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Tuple, ast.List,

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.base.errors import MalformedFile
+from autotune.base import MalformedFile
 
 from .cards import Architecture, Indexer, MatrixType, ModelCard
 from .entry import Entry, parse_yaml, spaces_root

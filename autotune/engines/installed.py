@@ -22,10 +22,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from autotune.base.child import run_program
-from autotune.base.errors import BadInput
-from autotune.base.files import expanded, write_atomically
-from autotune.base.notify import Notify
+from autotune.base import BadInput, Notify, expanded, run_program, write_atomically
 
 from . import ask_parser
 from .command import Command, Words

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 
 from .command import Command, Words, referenced
 from .context import Context

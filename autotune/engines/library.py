@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from autotune.base.errors import BadInput, MalformedFile, UnknownName
+from autotune.base import BadInput, MalformedFile, UnknownName
 
 from .cards import Architecture, HardwareCard, ModelCard
 from .entry import LOADER, parse_yaml, spaces_root

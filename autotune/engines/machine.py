@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 
 from .cards import HardwareCard
 from .library import LOCAL, Library

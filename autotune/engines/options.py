@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.base.errors import BadInput, MalformedFile
+from autotune.base import BadInput, MalformedFile
 
 from .command import Configuration
 from .context import Context, as_failure

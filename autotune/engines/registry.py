@@ -12,7 +12,7 @@ import re
 import shlex
 from functools import cache
 
-from autotune.base.errors import BadInput, UnknownName
+from autotune.base import BadInput, UnknownName
 
 from .command import Command, Words
 from .engine import Engine as Engine

@@ -14,8 +14,7 @@ import shlex
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from autotune.base.errors import BadInput
-from autotune.base.notify import Notify
+from autotune.base import BadInput, Notify
 
 from .command import Command, Configuration, Knobs, Words
 from .context import Context, default_of, effective

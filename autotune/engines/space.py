@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 
 from .command import Command, Configuration, Knobs, Scalar, Words
 from .context import Context, effective

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
-from autotune.base.errors import MalformedFile, UnknownName
+from autotune.base import MalformedFile, UnknownName
 
 from .command import Command
 from .engine import Engine, ParsedCommand, read_mapping

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from autotune.base.errors import RefusedCommand
+from autotune.base import RefusedCommand
 
 from .command import Command, Words
 from .engine import Engine, expand_file, human_int

@@ -27,9 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotune.base import AutotuneError, ClientFailed, Notify, silent
 from autotune.base.child import IMPORT_FOLDER, start_python
-from autotune.base.errors import AutotuneError, ClientFailed
-from autotune.base.notify import Notify, silent
 
 from .capacity.search import FoundLoad, Probe, extra_metrics
 from .client.generator import HEAD_START_NS, allow_open_files

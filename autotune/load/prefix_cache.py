@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from autotune.engines import EngineCard
 from autotune.engines.entry import in_range
-from autotune.engines.schema import EngineCard
 from autotune.engines.serving import CacheMetrics, DraftGauges, DraftMetrics, Serving
 
 from .client.messages import RequestLog

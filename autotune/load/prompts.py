@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotune.base import BadInput
 from autotune.base.arrays import Ints
-from autotune.base.errors import BadInput
 
 from .requests import Content, Requests
 from .tokenizers import Tokenizer

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotune.base import write_atomically
 from autotune.base.arrays import Floats
-from autotune.base.files import write_atomically
 
 from .client.messages import RequestLog
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
-from autotune.base.errors import BadInput, UnknownName
+from autotune.base import BadInput, UnknownName
 from autotune.base.evidence import EMULATOR_NAME
 
 from .client.stream import refusal

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 
 CHARACTERS_PER_TOKEN = 4
 """Rule of thumb for English text, used without a better source."""

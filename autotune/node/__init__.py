@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.engines.context import Context
-from autotune.engines.library import Library
+from autotune.engines import Context, Library, split_command
 from autotune.engines.machine import node as node_card
-from autotune.engines.registry import split_command
 from autotune.load.workloads import load_workload
 
 from .resolve_command import model_of, prediction, resolve_command

@@ -26,13 +26,12 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import AllowInfNan, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
+from autotune.base import BadInput, MalformedFile
 from autotune.base.arrays import Floats
-from autotune.base.errors import BadInput, MalformedFile
-from autotune.engines.cards import HardwareCard, ModelCard
-from autotune.engines.command import Knobs
-from autotune.engines.entry import Entry, in_range, spaces_root
+from autotune.engines import Entry, HardwareCard, Knobs, Library, ModelCard
+from autotune.engines.entry import in_range, spaces_root
 from autotune.engines.expression import Namespace, evaluate
-from autotune.engines.library import Library, kind_of, load
+from autotune.engines.library import kind_of, load
 from autotune.load.metrics.table import HEADLINE
 
 from .coefficients import Adjustment, Coefficients, Figures, SpeedCard, speed_card

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from autotune.base.errors import UnknownName
-from autotune.engines.cards import ModelCard
-from autotune.engines.entry import Entry, VersionRange, in_range, spaces_root
+from autotune.base import UnknownName
+from autotune.engines import Entry, ModelCard
+from autotune.engines.entry import VersionRange, in_range, spaces_root
 from autotune.engines.expression import Expression, evaluate
 from autotune.engines.library import documents, load, packaged
 

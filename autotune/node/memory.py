@@ -7,6 +7,7 @@ from enum import StrEnum
 from statistics import NormalDist
 from typing import NamedTuple
 
+from autotune.engines import Failure, FailureKind
 from autotune.engines.cards import (
     BF16,
     expert_layers,
@@ -15,7 +16,6 @@ from autotune.engines.cards import (
     vocabulary_elements,
     weight_bytes_per_gpu,
 )
-from autotune.engines.failure import Failure, FailureKind
 
 from .server import SimulatedServer
 

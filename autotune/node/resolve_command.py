@@ -8,25 +8,26 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.base.errors import BadInput
-from autotune.base.evidence import Evidence
-from autotune.engines.cards import ModelCard
-from autotune.engines.command import Command, Configuration, Knobs, Scalar
-from autotune.engines.context import (
+from autotune.base import BadInput, Evidence
+from autotune.engines import (
+    Command,
+    Configuration,
     Context,
-    as_failure,
-    broken_rules,
-    effective,
+    Engine,
+    EngineCard,
+    Failure,
+    FailureKind,
+    Knobs,
+    Library,
+    ModelCard,
+    Scalar,
+    engine,
     gpus_of,
-    normalised,
-    unsuited,
+    recognise,
 )
-from autotune.engines.engine import Engine
-from autotune.engines.failure import Failure, FailureKind
-from autotune.engines.library import Library
+from autotune.engines.context import as_failure, broken_rules, effective, normalised, unsuited
 from autotune.engines.options import Setting, loading, unmodelled
-from autotune.engines.registry import engine, recognise
-from autotune.engines.schema import Effect, EngineCard
+from autotune.engines.schema import Effect
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import Rent
 from autotune.load.workloads import Workload, load_workload

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from autotune.engines import Knobs, Library, Scalar
 from autotune.engines.cards import BF16
-from autotune.engines.command import Knobs, Scalar
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate, names
-from autotune.engines.library import Library
 
 from .calibration import ServerSetup, coefficients_of
 from .coefficients import Coefficients

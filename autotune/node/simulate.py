@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autotune.engines.failure import Failure, FailureKind
+from autotune.engines import Failure, FailureKind
 from autotune.load.metrics.formulas import Slo, summarize_loads
 from autotune.load.metrics.records import RequestRecords
 from autotune.load.metrics.table import Metrics

@@ -35,8 +35,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from autotune.base.arrays import Floats
-from autotune.engines.cards import HardwareCard, ModelCard
-from autotune.engines.command import Knobs
+from autotune.engines import HardwareCard, Knobs, ModelCard
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.records import QUANTILES
 from autotune.load.metrics.table import GOODPUT, HEADLINE

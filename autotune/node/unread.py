@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from autotune.base.errors import UnknownName
-from autotune.engines.command import Configuration
-from autotune.engines.space import EngineSpace
+from autotune.base import UnknownName
+from autotune.engines import Configuration, EngineSpace
 from autotune.load.workloads import load_workload
 
 from .calibration import ServerSetup

@@ -19,12 +19,9 @@ from typing import Any
 import yaml
 
 from autotune import __version__
-from autotune.base import redact
-from autotune.base.errors import BadInput
-from autotune.base.notify import Notify
+from autotune.base import BadInput, Notify, redact
+from autotune.engines import Candidate, Library
 from autotune.engines.command import reference_in
-from autotune.engines.enumeration import Candidate
-from autotune.engines.library import Library
 from autotune.load.workloads import load_workload
 from autotune.servers.command import read_secret, server_logs
 from autotune.servers.watchdog import read_ends
@@ -91,7 +88,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     kept = launches
     if not prompts:
         kept = [replace(launch, result=launch.result.without_prompts()) for launch in launches]
-    # As rows are read from their file: enumerations are texts, tuples are lists.
+    # Rows in the form of their file: enumerations are texts, tuples are lists.
     plain = (json.loads(json.dumps(row_of(one))) for one in kept)
     rows = (json.dumps(redact.document(row, secrets), allow_nan=False) for row in plain)
     members = {

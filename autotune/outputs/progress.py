@@ -18,13 +18,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from autotune.base.evidence import Evidence
-from autotune.base.notify import Stage
-from autotune.engines.command import Configuration, Scalar
-from autotune.engines.enumeration import CandidateSet
+from autotune.base import Evidence, Stage
+from autotune.engines import CandidateSet, Configuration, Scalar
 from autotune.load.metrics import readable
-from autotune.outputs.report.sentences import carried
-from autotune.outputs.report.tables import broken_slos
 from autotune.tuner.backends import backend_of
 from autotune.tuner.foresight import Prediction, cost
 from autotune.tuner.prepare.candidates import Prepared
@@ -39,6 +35,8 @@ from autotune.tuner.study.spec import StudySpec, at_once, is_local
 from autotune.tuner.trial import Launch, Role, State, Trial
 
 from .report import text
+from .report.sentences import carried
+from .report.tables import broken_slos
 
 
 def cost_line(

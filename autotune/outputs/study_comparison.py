@@ -9,11 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autotune.base.errors import BadInput
-from autotune.base.evidence import Evidence
-from autotune.engines.command import Configuration, Scalar
+from autotune.base import BadInput, Evidence
+from autotune.engines import Configuration, Scalar, engine
 from autotune.engines.context import effective
-from autotune.engines.registry import engine
 from autotune.load.bench.compare import SHOWN, Change, changes_json, rows_of
 from autotune.load.bench.results import Interval
 from autotune.load.metrics import readable

@@ -16,13 +16,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from autotune.base import redact
-from autotune.base.child import Environment
-from autotune.base.errors import BadInput
-from autotune.engines.command import Command, reference_in
-from autotune.engines.failure import Failure
+from autotune.base import BadInput, Environment, redact
+from autotune.engines import Command, EngineCard, Failure
+from autotune.engines.command import reference_in
 from autotune.engines.installed import cache_folder
-from autotune.engines.schema import EngineCard
 from autotune.engines.serving import Serving
 
 from .watchdog import append_line

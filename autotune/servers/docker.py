@@ -14,13 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from autotune.base.child import Environment, run_program
-from autotune.base.errors import BadInput
-from autotune.engines.command import Command
-from autotune.engines.failure import Failure, FailureKind
-from autotune.engines.schema import EngineCard
-from autotune.servers import StopReport
+from autotune.base import BadInput, Environment, run_program
+from autotune.engines import Command, EngineCard, Failure, FailureKind
 
+from . import StopReport
 from .docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, docker_program, models_folder
 from .logs import LogPatterns, known_failure, unknown_exit
 from .process import ProcessLauncher, ProcessServer

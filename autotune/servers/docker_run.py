@@ -23,17 +23,11 @@ from pathlib import Path
 
 import yaml
 
-from autotune.base.child import Environment, run_program
-from autotune.base.errors import BadInput
-from autotune.base.files import expanded
-from autotune.base.notify import Notify, silent
-from autotune.engines.cards import HardwareCard
-from autotune.engines.command import Command, referenced
-from autotune.engines.engine import Engine
-from autotune.engines.entry import Entry, in_range
+from autotune.base import BadInput, Environment, Notify, expanded, run_program, silent
+from autotune.engines import Command, Engine, EngineCard, Entry, HardwareCard, Library
+from autotune.engines.command import referenced
+from autotune.engines.entry import in_range
 from autotune.engines.installed import VERSION_SCRIPT, parsed_version
-from autotune.engines.library import Library
-from autotune.engines.schema import EngineCard
 from autotune.engines.serving import ContainerImage, LogPattern
 
 from .command import absolute_paths

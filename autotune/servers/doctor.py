@@ -16,11 +16,9 @@ from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
 
-from autotune.base.errors import BadInput
-from autotune.engines import machine
+from autotune.base import BadInput
+from autotune.engines import Library, engine, machine, names
 from autotune.engines.installed import find
-from autotune.engines.library import Library
-from autotune.engines.registry import engine, names
 
 from .docker_run import models_folder, server_version
 from .preflight import why_busy

@@ -22,9 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.engines.failure import Failure, FailureKind, Phase
+from autotune.engines import EngineCard, Failure, FailureKind
+from autotune.engines.failure import Phase
 from autotune.engines.library import shared_failures
-from autotune.engines.schema import EngineCard
 from autotune.engines.serving import LogPattern, ProgressMark
 
 from .watchdog import END_BYTES

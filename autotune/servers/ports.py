@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 
 LOOPBACK = "127.0.0.1"
 RANGE = range(20000, 32000)

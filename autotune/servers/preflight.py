@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.engines.failure import Failure, FailureKind
+from autotune.engines import Failure, FailureKind
 from autotune.engines.machine import Gpu, disk_free_bytes, gpus, open_file_limit, power_of
 
 from .processes import read_process

@@ -17,14 +17,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from autotune.base.child import IMPORT_FOLDER, Environment
-from autotune.base.errors import BadInput
-from autotune.engines.command import Command
-from autotune.engines.failure import Failure, FailureKind
+from autotune.base import BadInput, Environment
+from autotune.base.child import IMPORT_FOLDER
+from autotune.engines import Command, EngineCard, Failure, FailureKind
 from autotune.engines.library import shared_memory_names
-from autotune.engines.schema import EngineCard
-from autotune.servers import ShutdownTimeouts, StopReport
 
+from . import ShutdownTimeouts, StopReport
 from .command import (
     absolute_paths,
     api_key_of,

@@ -25,8 +25,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.base.child import Environment, run_program
-from autotune.servers import StopReport
+from autotune.base import Environment, run_program
+
+from . import StopReport
 
 MARKER = "AUTOTUNE_LAUNCH"
 """Environment variable that every process of a launch inherits."""

@@ -18,12 +18,12 @@ from typing import Self
 
 import httpx
 
-from autotune.engines.failure import Failure, FailureKind
+from autotune.engines import Failure, FailureKind
 from autotune.load.client.stream import whole_answer
 from autotune.load.client.target import Target
 from autotune.load.server_client import ServerClient, http_client, served_models
-from autotune.servers import StartupTimeouts, StopReport
 
+from . import StartupTimeouts, StopReport
 from .command import masked
 
 _POLL_S = (0.05, 0.5)

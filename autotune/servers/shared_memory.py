@@ -30,7 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from autotune.base.child import Environment
+from autotune.base import Environment
 
 FOLDER = "/dev/shm"
 _DELETED = " (deleted)"  # Behind the path of a file without a name (proc(5))

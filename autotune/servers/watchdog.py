@@ -41,8 +41,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autotune.base.child import adopt_orphans, die_with_parent
-from autotune.servers import StopReport
 
+from . import StopReport
 from .processes import Membership, end, process_table, remove_container
 from .shared_memory import LeftMemory, kept_line
 

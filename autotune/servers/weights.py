@@ -16,11 +16,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from autotune.base.child import Environment
-from autotune.base.errors import BadInput
-from autotune.engines.cards import ModelCard
-from autotune.engines.command import Command
-from autotune.engines.engine import Engine, ParsedCommand
+from autotune.base import BadInput, Environment
+from autotune.engines import Command, Engine, ModelCard, ParsedCommand
 from autotune.engines.installed import InstalledEngine
 
 from .docker_run import models_folder

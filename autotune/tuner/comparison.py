@@ -18,27 +18,21 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import CURVE, HEADLINE, PROMPTS, SENT, Metrics, is_valid_row
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import ServerSetup, calibration_of, interval90, sigma
 from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
 from autotune.node.resolve_command import not_simulated_in
-from autotune.tuner.search.decide.verdict import Gain, Judgement, evidence, settings_of
-from autotune.tuner.search.history import Entry, History
-from autotune.tuner.search.nodes import NodeScore, contrast
-from autotune.tuner.search.spread import (
-    FEW_DEGREES,
-    LAUNCH_NOISE,
-    Interval,
-    Spread,
-    Z,
-    mean,
-    percent,
-)
-from autotune.tuner.study.home import library_of
-from autotune.tuner.study.recommendation import (
+
+from .search import objective
+from .search.decide.verdict import Gain, Judgement, evidence, settings_of
+from .search.history import Entry, History
+from .search.nodes import NodeScore, contrast
+from .search.spread import FEW_DEGREES, LAUNCH_NOISE, Interval, Spread, Z, mean, percent
+from .study.home import library_of
+from .study.recommendation import (
     SERVED,
     Alternative,
     BrokenLimit,
@@ -57,9 +51,7 @@ from autotune.tuner.study.recommendation import (
     Verification,
     WorkloadComparison,
 )
-from autotune.tuner.study.spec import PredictedCommand, StudySpec
-
-from .search import objective
+from .study.spec import PredictedCommand, StudySpec
 from .trial import Launch, Role
 
 

@@ -9,20 +9,20 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import load_workload
 from autotune.node.prediction_intervals import intervals
 from autotune.node.resolve_command import resolve_command
-from autotune.tuner.backends import ValidatedEvaluator
-from autotune.tuner.backends.simulator import SimulatedEvaluator
-from autotune.tuner.prepare.candidates import Prepared
-from autotune.tuner.search import objective
-from autotune.tuner.search.priors import priors_of, sources_of
-from autotune.tuner.search.study import Study
-from autotune.tuner.study.spec import at_once, node_of_place
 
+from .backends import ValidatedEvaluator
+from .backends.simulator import SimulatedEvaluator
+from .prepare.candidates import Prepared
+from .search import objective
+from .search.priors import priors_of, sources_of
+from .search.study import Study
+from .study.spec import at_once, node_of_place
 from .trial import Role, Trial
 
 FIRST = 5

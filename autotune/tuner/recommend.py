@@ -23,19 +23,21 @@ from typing import Any
 
 import numpy as np
 
-from autotune.base.evidence import Evidence
-from autotune.engines.command import Configuration
-from autotune.engines.enumeration import CandidateSet
+from autotune.base import Evidence
+from autotune.engines import CandidateSet, Configuration
 from autotune.engines.kept import Kept
 from autotune.engines.promises import NOTICED, noticed
 from autotune.load.metrics import readable
-from autotune.tuner.search.decide.sequential_test import Outcome
-from autotune.tuner.search.decide.verdict import Judgement, evidence, judge
-from autotune.tuner.search.front import dominated
-from autotune.tuner.search.history import History
-from autotune.tuner.search.reach import OUT_OF_REACH
-from autotune.tuner.search.spread import Spread, mean, percent, percents
-from autotune.tuner.study.recommendation import (
+
+from .comparison import StudyFigures, compare_nodes
+from .search import equivalents, timeline
+from .search.decide.sequential_test import Outcome
+from .search.decide.verdict import Judgement, evidence, judge
+from .search.front import dominated
+from .search.history import History
+from .search.reach import OUT_OF_REACH
+from .search.spread import Spread, mean, percent, percents
+from .study.recommendation import (
     Choice,
     Exclusion,
     Explanation,
@@ -47,10 +49,7 @@ from autotune.tuner.study.recommendation import (
     Verdict,
     compared_answers,
 )
-from autotune.tuner.study.spec import StudySpec
-
-from .comparison import StudyFigures, compare_nodes
-from .search import equivalents, timeline
+from .study.spec import StudySpec
 from .trial import Launch, Role, State, TrialResult
 
 

@@ -12,9 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from autotune.base.evidence import Evidence, Evidenced
-from autotune.engines.command import Command, Configuration, Resolved
-from autotune.engines.failure import Failure
+from autotune.base import Evidence, Evidenced
+from autotune.engines import Command, Configuration, Failure
+from autotune.engines.command import Resolved
 from autotune.load.metrics.table import Metrics
 
 SURE_TO_START = 0.9

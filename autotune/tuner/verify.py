@@ -27,50 +27,43 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from autotune.base import redact
-from autotune.base.errors import BadInput, CannotGoOn, Interrupted
-from autotune.base.evidence import Evidence
-from autotune.base.files import write_atomically
-from autotune.base.notify import Notify, Watch, silent
-from autotune.engines.command import Command, Scalar
+from autotune.base import (
+    BadInput,
+    CannotGoOn,
+    Evidence,
+    Interrupted,
+    Notify,
+    Watch,
+    redact,
+    silent,
+    write_atomically,
+)
+from autotune.engines import Command, Engine, EngineSpace, Library, Scalar
 from autotune.engines.context import RANKS
-from autotune.engines.engine import Engine
 from autotune.engines.installed import choose, engine_of, named_binaries
-from autotune.engines.library import LOCAL, Library
+from autotune.engines.library import LOCAL
 from autotune.engines.machine import has
 from autotune.engines.rewrite import rewrite
-from autotune.engines.space import EngineSpace
 from autotune.load.metrics import readable
 from autotune.node.calibration import calibration_in
 from autotune.node.resolve_command import changed_defaults
-from autotune.tuner.backends import (
-    Backend,
-    EvaluationSetup,
-    Evaluator,
-    backend_named,
-    backend_of,
-    forms,
-)
-from autotune.tuner.comparison import StudyFigures
-from autotune.tuner.executors import LocalExecutor, retire_bad_node
-from autotune.tuner.prepare.candidates import (
-    Prepared,
-    check_weights,
-    prepare,
-    typed_candidate,
-)
-from autotune.tuner.prepare.names import engine_and_version
-from autotune.tuner.search.budget import RESERVE
-from autotune.tuner.search.decide.finals import LEAST_DEGREES
-from autotune.tuner.search.decide.sequential_test import Look, repeated_interval
-from autotune.tuner.search.decide.verdict import evidence, judge
-from autotune.tuner.search.history import History
-from autotune.tuner.search.objective import scores_of
-from autotune.tuner.search.spread import Spread, mean, percent
-from autotune.tuner.study.home import REGRESS, Home, library_of
-from autotune.tuner.study.loads import context_of
-from autotune.tuner.study.options import RegressOptions, VerifyOptions, command_line
-from autotune.tuner.study.recommendation import (
+
+from .backends import Backend, EvaluationSetup, Evaluator, backend_named, backend_of, forms
+from .comparison import StudyFigures
+from .executors import LocalExecutor, retire_bad_node
+from .prepare.candidates import Prepared, check_weights, prepare, typed_candidate
+from .prepare.names import engine_and_version
+from .search.budget import RESERVE
+from .search.decide.finals import LEAST_DEGREES
+from .search.decide.sequential_test import Look, repeated_interval
+from .search.decide.verdict import evidence, judge
+from .search.history import History
+from .search.objective import scores_of
+from .search.spread import Spread, mean, percent
+from .study.home import REGRESS, Home, library_of
+from .study.loads import context_of
+from .study.options import RegressOptions, VerifyOptions, command_line
+from .study.recommendation import (
     Choice,
     CommandRole,
     ComparedCommand,
@@ -78,15 +71,9 @@ from autotune.tuner.study.recommendation import (
     Recommendation,
     Regression,
 )
-from autotune.tuner.study.results import RESULTS, Results, read_launches
-from autotune.tuner.study.spec import (
-    EngineChoice,
-    PredictedCommand,
-    StudySpec,
-    Verified,
-    check_study_name,
-)
-from autotune.tuner.trial import Launch, Role, Trial, TrialResult
+from .study.results import RESULTS, Results, read_launches
+from .study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, check_study_name
+from .trial import Launch, Role, Trial, TrialResult
 
 _LEAST_FINALS = 2
 

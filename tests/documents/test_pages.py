@@ -165,6 +165,18 @@ def test_the_check_of_english_reads_the_first_lines_of_docstrings_and_the_messag
     assert sorted(found) == ["1 'What '", "9 'given up'"]
 
 
+def test_the_check_of_english_reads_how_a_comment_begins(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        "# What is kept: all.\n\n# Because it is\n# What it is.\nx = 1  # Of course\ny = 2  # A sum\n"
+    )
+    found = [
+        re.sub(r"^.*module.py:(\d+): (# '.*'); begin.*$", r"\1 \2", one)
+        for one in prose.findings(module)
+    ]
+    assert found == ["1 # 'What is kept: all.'", "5 # 'Of course'"]
+
+
 def options(command: click.Command) -> Iterator[str]:
     """Yield the options of a command and of those below it."""
     for parameter in command.params:

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.base.errors import BadInput
-from autotune.base.evidence import Evidence
-from autotune.load.measuring import Json
-from autotune.load.metrics import readable
-from autotune.load.metrics.table import HEADLINE, METRICS
+from autotune.base import BadInput, Evidence
 
+from ..measuring import Json
+from ..metrics import readable
+from ..metrics.table import HEADLINE, METRICS
 from .results import Interval, moments, number, read, student
 
 _LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload

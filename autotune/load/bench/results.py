@@ -25,33 +25,25 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from autotune.base import BadInput, Evidence, MalformedFile, write_atomically
 from autotune.base.arrays import Floats
-from autotune.base.errors import BadInput, MalformedFile
-from autotune.base.evidence import Evidence
-from autotune.base.files import write_atomically
-from autotune.engines.library import Library
-from autotune.load.capacity.search import CONFIRM_S, LOADS, LoadSearch, check_search, load_in_words
-from autotune.load.client.messages import Progress as LoadProgress
-from autotune.load.client.target import Target
-from autotune.load.measuring import (
-    FoundCapacity,
-    Json,
-    LoadOptions,
-    Measurement,
-    to_json,
-    worst_client,
-)
-from autotune.load.metrics import readable
-from autotune.load.metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
-from autotune.load.metrics.records import LATENCIES, STATISTICS
-from autotune.load.metrics.table import HEADLINE, STEADY, Rent, shown_in, title_of
-from autotune.load.options import BenchOptions
-from autotune.load.prefix_cache import CacheReport
-from autotune.load.request_file import has_requests, requests_path, write_requests
-from autotune.load.server_client import tokenizer_for
-from autotune.load.tokenizers import Tokenizer
-from autotune.load.workloads import Workload, load_workload, with_speedup
-from autotune.load.workloads.arrivals import arrival_of
+from autotune.engines import Library
+
+from ..capacity.search import CONFIRM_S, LOADS, LoadSearch, check_search, load_in_words
+from ..client.messages import Progress as LoadProgress
+from ..client.target import Target
+from ..measuring import FoundCapacity, Json, LoadOptions, Measurement, to_json, worst_client
+from ..metrics import readable
+from ..metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
+from ..metrics.records import LATENCIES, STATISTICS
+from ..metrics.table import HEADLINE, STEADY, Rent, shown_in, title_of
+from ..options import BenchOptions
+from ..prefix_cache import CacheReport
+from ..request_file import has_requests, requests_path, write_requests
+from ..server_client import tokenizer_for
+from ..tokenizers import Tokenizer
+from ..workloads import Workload, load_workload, with_speedup
+from ..workloads.arrivals import arrival_of
 
 
 class Bench(BenchOptions):

@@ -22,9 +22,10 @@ from typing import NamedTuple
 import numpy as np
 
 from autotune.base.arrays import Bools, Floats
-from autotune.load.metrics.formulas import Slo
-from autotune.load.metrics.records import LATENCIES, QUANTILES, RequestRecords, latencies
-from autotune.load.metrics.table import Metrics
+
+from ..metrics.formulas import Slo
+from ..metrics.records import LATENCIES, QUANTILES, RequestRecords, latencies
+from ..metrics.table import Metrics
 
 ERROR = 0.05
 """Odds that a load which violates a limit is judged to meet it, or the reverse; over all looks at

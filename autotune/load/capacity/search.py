@@ -24,15 +24,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from autotune.base.errors import BadInput
-from autotune.load.metrics import readable
-from autotune.load.metrics.formulas import Slo, summarize_loads
-from autotune.load.metrics.records import RequestRecords
-from autotune.load.metrics.table import ENERGY, Metrics
-from autotune.load.workloads import Workload
-from autotune.load.workloads.arrivals import Arrival
-from autotune.load.workloads.lengths import SessionLengths, TraceLengths
+from autotune.base import BadInput
 
+from ..metrics import readable
+from ..metrics.formulas import Slo, summarize_loads
+from ..metrics.records import RequestRecords
+from ..metrics.table import ENERGY, Metrics
+from ..workloads import Workload
+from ..workloads.arrivals import Arrival
+from ..workloads.lengths import SessionLengths, TraceLengths
 from .judge import LOOKS, Broken, Judgement, judge, latency_of, least_requests
 
 TOLERANCE = 0.1

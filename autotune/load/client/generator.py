@@ -29,7 +29,7 @@ from time import perf_counter_ns
 import numpy as np
 import uvloop
 
-from autotune.base.errors import AutotuneError, BadInput, ClientFailed
+from autotune.base import AutotuneError, BadInput, ClientFailed
 
 from .messages import (
     READY,

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from autotune.base.arrays import Floats, Ints
-from autotune.load.metrics.records import COLUMNS, SERIES, RequestRecords
-from autotune.load.prompts import PromptKey, Prompts
-from autotune.load.requests import Requests
 
+from ..metrics.records import COLUMNS, SERIES, RequestRecords
+from ..prompts import PromptKey, Prompts
+from ..requests import Requests
 from .stream import Exchange, RequestOutcome
 from .target import Target
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
 
 _MAX_MESSAGE = 300
 

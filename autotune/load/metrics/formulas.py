@@ -31,8 +31,8 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from autotune.base import BadInput
 from autotune.base.arrays import Bools, Floats
-from autotune.base.errors import BadInput
 
 from . import readable
 from .records import RequestRecords, latencies, statistics, token_series, tpot_ms

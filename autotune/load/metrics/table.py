@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from autotune.base.errors import BadInput, UnknownName
+from autotune.base import BadInput, UnknownName
 from autotune.engines.entry import parse_yaml
 
 Metrics = dict[str, Any]

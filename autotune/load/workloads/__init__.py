@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from autotune.base.errors import BadInput, UnknownName
-from autotune.engines.library import Library, load
-from autotune.load.requests import Requests
-from autotune.load.tokenizers import Approximate, Tokenizer
+from autotune.base import BadInput, UnknownName
+from autotune.engines import Library
+from autotune.engines.library import load
 
+from ..requests import Requests
+from ..tokenizers import Approximate, Tokenizer
 from .arrivals import Arrival, Part, arrival_of, send_times
 from .lengths import (
     FileLengths,

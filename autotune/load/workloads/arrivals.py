@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
+from autotune.base import BadInput
 from autotune.base.arrays import Floats
-from autotune.base.errors import BadInput
 
 _STREAM = 4  # Separates these random numbers from those of lengths and prompts
 

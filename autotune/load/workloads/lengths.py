@@ -16,11 +16,11 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field, PositiveInt, model_validator
 
+from autotune.base import BadInput, MalformedFile
 from autotune.base.arrays import Floats, Ints
-from autotune.base.errors import BadInput, MalformedFile
-from autotune.load.requests import Content, Turns
-from autotune.load.tokenizers import Approximate, Tokenizer
 
+from ..requests import Content, Turns
+from ..tokenizers import Approximate, Tokenizer
 from .arrivals import Part
 from .prompt_files import (
     MOST_TOTAL_TOKENS,

@@ -34,10 +34,11 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from autotune.base import BadInput, MalformedFile
 from autotune.base.arrays import Floats, Ints
-from autotune.base.errors import BadInput, MalformedFile
-from autotune.load.requests import Content
-from autotune.load.tokenizers import Tokenizer
+
+from ..requests import Content
+from ..tokenizers import Tokenizer
 
 FEWEST_TOKENS = 4
 MOST_INPUT_TOKENS = 1024

@@ -19,7 +19,7 @@ from time import perf_counter, time
 from typing import Any
 from uuid import uuid4
 
-from autotune.base.errors import BadInput, UnknownName
+from autotune.base import BadInput, UnknownName
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate
 

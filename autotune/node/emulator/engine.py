@@ -17,9 +17,9 @@ from time import perf_counter
 
 import numpy as np
 
-from autotune.node.replica import BackEnd, BlockCache, FrontEnd, Sequences
-from autotune.node.scheduling import EngineStep, Scheduler
-from autotune.node.server import SimulatedServer
+from ..replica import BackEnd, BlockCache, FrontEnd, Sequences
+from ..scheduling import EngineStep, Scheduler
+from ..server import SimulatedServer
 
 _PATIENCE_S = 0.5
 _EARLY_S = 0.0005

@@ -18,18 +18,25 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from autotune.base.errors import BadInput, RefusedCommand, UnknownName
-from autotune.engines.cards import HardwareCard
-from autotune.engines.context import Context
-from autotune.engines.engine import ParsedCommand
-from autotune.engines.entry import Entry, VersionRange, in_range, spaces_root
+from autotune.base import BadInput, RefusedCommand, UnknownName
+from autotune.engines import (
+    Context,
+    Entry,
+    Failure,
+    FailureKind,
+    HardwareCard,
+    Library,
+    ParsedCommand,
+    command_of,
+    recognise,
+)
+from autotune.engines.entry import VersionRange, in_range, spaces_root
 from autotune.engines.expression import Expression, Namespace, evaluate, fill_value
-from autotune.engines.failure import Failure, FailureKind
-from autotune.engines.library import Library, documents, load, packaged
-from autotune.engines.registry import command_of, recognise
-from autotune.node.memory import MemoryPlan, plan_memory, start_failure, startup_s
-from autotune.node.resolve_command import ResolvedCommand, resolve_command
-from autotune.node.server import SimulatedServer
+from autotune.engines.library import documents, load, packaged
+
+from ..memory import MemoryPlan, plan_memory, start_failure, startup_s
+from ..resolve_command import ResolvedCommand, resolve_command
+from ..server import SimulatedServer
 
 _HOLE = re.compile(r"\{(\w+)\}")
 

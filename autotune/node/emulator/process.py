@@ -30,11 +30,10 @@ from typing import Any, TextIO
 
 import uvloop
 
-from autotune.base.errors import BadInput, UnknownName
+from autotune.base import BadInput, UnknownName
+from autotune.engines import FailureKind, Library
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
-from autotune.engines.failure import FailureKind
-from autotune.engines.library import Library
 
 from .completions import ANSWER_TOKENS, AnswerSettings, EngineApi
 from .engine import LiveEngine

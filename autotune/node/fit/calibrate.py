@@ -37,11 +37,12 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import least_squares
 
+from autotune.base import Notify
 from autotune.base.arrays import Floats
 from autotune.base.child import die_with_parent
-from autotune.base.notify import Notify
 from autotune.load.metrics.table import HEADLINE
-from autotune.node.calibration import (
+
+from ..calibration import (
     OWN,
     UNKNOWN,
     Z90,
@@ -61,12 +62,11 @@ from autotune.node.calibration import (
     packaged_physics,
     sigma,
 )
-from autotune.node.coefficients import speed_card
-from autotune.node.prediction_intervals import subject_of
-from autotune.node.server import SimulatedServer
-from autotune.node.simulate import run_server
-from autotune.node.steady import SteadyNode
-
+from ..coefficients import speed_card
+from ..prediction_intervals import subject_of
+from ..server import SimulatedServer
+from ..simulate import run_server
+from ..steady import SteadyNode
 from .reading import MeasuredPoint, groups, kinds_with_evidence
 
 UNCERTAIN = {HEADLINE: 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}

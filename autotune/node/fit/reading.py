@@ -28,14 +28,10 @@ from typing import Any
 import numpy as np
 from packaging.version import Version
 
-from autotune.base.errors import BadInput, MalformedFile, UnknownName
-from autotune.base.evidence import Evidence
-from autotune.engines.cards import ModelCard
-from autotune.engines.context import Context, broken_rules
-from autotune.engines.failure import FailureKind
+from autotune.base import BadInput, Evidence, MalformedFile, UnknownName
+from autotune.engines import Context, FailureKind, Library, ModelCard, recognise, split_command
+from autotune.engines.context import broken_rules
 from autotune.engines.installed import as_measured
-from autotune.engines.library import Library
-from autotune.engines.registry import recognise, split_command
 from autotune.load.metrics.records import LATENCIES
 from autotune.load.metrics.table import HEADLINE, METRICS
 from autotune.load.workloads import Workload, load_workload, workload_names
@@ -47,7 +43,8 @@ from autotune.load.workloads.lengths import (
     ShareGPTLengths,
     TableLengths,
 )
-from autotune.node.resolve_command import ResolvedCommand, resolve_for
+
+from ..resolve_command import ResolvedCommand, resolve_for
 
 _ANOTHER_THING = 0.5
 """Weight of a row that measures something else than its configuration: a cap that the engine sets

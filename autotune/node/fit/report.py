@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from autotune.load.metrics.table import HEADLINE
-from autotune.node.resolve_command import ResolvedCommand
 
+from ..resolve_command import ResolvedCommand
 from .calibrate import Predicted
 from .reading import MeasuredPoint, model_name
 

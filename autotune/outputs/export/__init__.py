@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.base.errors import BadInput, UnknownName
-from autotune.base.files import write_atomically
-from autotune.outputs.report import StudyRecord
-from autotune.outputs.report.render import DRAWN, PICTURES, files_of
+from autotune.base import BadInput, UnknownName, write_atomically
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
 
+from ..report import StudyRecord
+from ..report.render import DRAWN, PICTURES, files_of
 from . import config_files, containers, shell
 from .winner import Winner, render_capacity, render_json, winner_of
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import yaml
 
-from autotune.base.errors import BadInput
+from autotune.base import BadInput
+from autotune.engines import Library
 from autotune.engines.command import PORT, reference_in, written
-from autotune.engines.library import Library
 from autotune.servers.docker_run import FILES_FOLDER, docker_card
 
 from .shell import writing

@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from autotune.base import redact
-from autotune.engines.command import PORT, Command, port_of_gpus, referenced, written
+from autotune.engines import Command
+from autotune.engines.command import PORT, port_of_gpus, referenced, written
 from autotune.servers.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 
 from .winner import (

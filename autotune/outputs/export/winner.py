@@ -19,19 +19,15 @@ from typing import Any, NamedTuple
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.base import redact
-from autotune.base.errors import BadInput
-from autotune.base.evidence import Evidence
-from autotune.engines.command import PORT, Command, Configuration, numbers_of, reference_in
-from autotune.engines.context import gpus_of, replicas_of, servers_of
-from autotune.engines.engine import Engine, ParsedCommand
+from autotune.base import BadInput, Evidence, redact
+from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine, gpus_of
+from autotune.engines.command import PORT, numbers_of, reference_in
+from autotune.engines.context import replicas_of, servers_of
 from autotune.engines.entry import in_range
 from autotune.engines.kept import given_options, missing_files
-from autotune.engines.registry import engine
 from autotune.load.capacity.search import SHAPES
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import CURVE, Metrics
-from autotune.outputs.report import sentences
 from autotune.servers import StartupTimeouts
 from autotune.servers.command import absolute_paths, with_serving
 from autotune.servers.docker_run import (
@@ -47,6 +43,8 @@ from autotune.tuner.study.home import library_of
 from autotune.tuner.study.recommendation import Choice, Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, measured
+
+from ..report import sentences
 
 ANYWHERE = "0.0.0.0"
 """Listen address in a container, whose loopback is not reachable from outside."""

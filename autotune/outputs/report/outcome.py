@@ -12,9 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
-from autotune.base import redact
-from autotune.base.errors import BadInput
-from autotune.base.evidence import Evidence
+from autotune.base import BadInput, Evidence, redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import COSTS, CURVE, INVALID, is_valid_row, shown_in, title_of
 from autotune.load.workloads import load_workload

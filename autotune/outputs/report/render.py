@@ -13,7 +13,7 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.base.evidence import Evidence
+from autotune.base import Evidence
 from autotune.tuner.study.recommendation import Verdict
 
 from . import StudyRecord, outcome, pictures, tables, text

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from autotune.base.errors import BadInput
-from autotune.base.evidence import Evidence
-from autotune.engines.failure import FailureKind
+from autotune.base import BadInput, Evidence
+from autotune.engines import FailureKind
 from autotune.load.capacity.search import LOADS, SHAPES, load_in_words
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import SHORT_S, Slo
@@ -297,7 +296,7 @@ def remaining(outcome: Recommendation) -> str:
         return ""
     if regret.percent >= 100:
         return "The launches do not bound the regret: another configuration may be twice as good."
-    # Of a cost, twice as good is half of it.
+    # A cost that is twice as good is half as high.
     better = abs(readable.changed(outcome.recommended.objective.metric, regret.percent) or 0.0)
     return (
         f"{100 * regret.odds:.0f} % sure that no other configuration is more than {better:.1f} % "

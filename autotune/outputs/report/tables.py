@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean, mean, stdev
 
 from autotune.base import redact
-from autotune.engines.command import Scalar
+from autotune.engines import Scalar
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics
 from autotune.tuner.search.objective import maximises, scores_of

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.engines.command import Scalar
+from autotune.engines import Scalar
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import title_of
 

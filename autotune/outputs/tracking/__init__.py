@@ -17,8 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from autotune.base.files import write_atomically
-from autotune.base.notify import Notify, silent
+from autotune.base import Notify, silent, write_atomically
 from autotune.tuner.study.home import (
     Home,
     database_file,

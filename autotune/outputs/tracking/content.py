@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from autotune.base import redact
 from autotune.load.metrics.table import CURVE, PER_USER, Metrics, is_valid_row, shown_in
-from autotune.outputs.report.outcome import SHOWN
-from autotune.outputs.report.render import PICTURES
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, on_workloads, scores_of
 from autotune.tuner.study.recommendation import SERVED, Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
+
+from ..report.outcome import SHOWN
+from ..report.render import PICTURES
 
 TEXT_LENGTH = 5000
 """Longest value of a tag or param; MLflow 3.17 takes 8000 and 6000 characters."""

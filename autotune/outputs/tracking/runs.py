@@ -23,10 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from autotune.base import redact
-from autotune.base.files import sync_folder
-from autotune.outputs.export import EXPORTS
-from autotune.outputs.report.render import PICTURES
+from autotune.base import redact, sync_folder
 from autotune.servers.command import server_logs
 from autotune.servers.watchdog import read_ends
 from autotune.tuner.study.home import credentials, database_file, is_server, without_credentials
@@ -34,6 +31,8 @@ from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, State
 
+from ..export import EXPORTS
+from ..report.render import PICTURES
 from . import content
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from autotune.base.errors import AutotuneError
-from autotune.base.notify import silent
+from autotune.base import AutotuneError, silent
 from autotune.load.client.target import Target
 from autotune.load.server_client import http_client
 

@@ -45,20 +45,17 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.base.errors import BadInput
-from autotune.base.files import write_atomically
-from autotune.base.notify import silent
-from autotune.engines.entry import Entry
-from autotune.engines.failure import Failure, FailureKind
+from autotune.base import BadInput, silent, write_atomically
+from autotune.engines import Entry, Failure, FailureKind
 from autotune.load.client.target import Target
 from autotune.load.workloads.prompt_files import parsed_line
 from autotune.servers import ShutdownTimeouts
 from autotune.servers.process import WatchdogClient
 from autotune.servers.processes import MARKER
 from autotune.servers.watchdog import Request
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Accuracy, Example, Launch, State
 
+from ..study.spec import StudySpec
+from ..trial import Accuracy, Example, Launch, State
 from . import builtin
 from .asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
 from .builtin import Interval, contexts, score

@@ -25,27 +25,32 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autotune.base.errors import BadInput
-from autotune.base.evidence import Evidence
-from autotune.base.notify import Notify, Watch, silent
-from autotune.engines.cards import HardwareCard
-from autotune.engines.command import Command, Scalar
-from autotune.engines.context import Context
-from autotune.engines.engine import Engine
-from autotune.engines.enumeration import Candidate, CandidateSet
-from autotune.engines.failure import Failure, FailureKind
-from autotune.engines.library import Library, packaged
-from autotune.engines.schema import EngineCard
+from autotune.base import BadInput, Evidence, Notify, Watch, silent
+from autotune.engines import (
+    Candidate,
+    CandidateSet,
+    Command,
+    Context,
+    Engine,
+    EngineCard,
+    Failure,
+    FailureKind,
+    HardwareCard,
+    Library,
+    Scalar,
+)
+from autotune.engines.library import packaged
 from autotune.load.capacity.judge import LOOKS
 from autotune.load.metrics.formulas import without_capacity
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics
 from autotune.load.workloads import load_workload
 from autotune.servers.command import read_secret
-from autotune.tuner.study.loads import check_free
-from autotune.tuner.study.options import RunOptions, VerifyOptions
-from autotune.tuner.study.recommendation import Exclusion, Recommendation
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, Speculation, State, Trial, TrialResult
+
+from ..study.loads import check_free
+from ..study.options import RunOptions, VerifyOptions
+from ..study.recommendation import Exclusion, Recommendation
+from ..study.spec import StudySpec
+from ..trial import Launch, Role, Speculation, State, Trial, TrialResult
 
 BACKENDS = {
     "process": "autotune.tuner.backends.servers:Process",

@@ -16,22 +16,29 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from autotune.base.errors import BadInput, MalformedFile, UnknownName
-from autotune.base.evidence import Evidence
-from autotune.engines.command import Command, Configuration, Scalar
-from autotune.engines.context import Context, default_of
-from autotune.engines.engine import Engine
-from autotune.engines.enumeration import Candidate, CandidateSet, Enumeration
-from autotune.engines.library import Library
+from autotune.base import BadInput, Evidence, MalformedFile, UnknownName
+from autotune.engines import (
+    Candidate,
+    CandidateSet,
+    Command,
+    Configuration,
+    Context,
+    Engine,
+    EngineSpace,
+    Library,
+    Scalar,
+    engine,
+)
+from autotune.engines.context import default_of
+from autotune.engines.enumeration import Enumeration
 from autotune.engines.machine import node
 from autotune.engines.promises import Promised, admitted, given_up_by, promises_of
-from autotune.engines.registry import engine
-from autotune.engines.space import EngineSpace
 from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, scaled
 from autotune.load.workloads import load_workload
 from autotune.node.unread import with_unread, with_unread_settings
-from autotune.tuner.replay.bundle import ZIP_BEGINNING, Bundle, check_measured, read_bundle
-from autotune.tuner.replay.table import (
+
+from ..replay.bundle import ZIP_BEGINNING, Bundle, check_measured, read_bundle
+from ..replay.table import (
     ENGINE,
     PLAIN,
     REPLAY,
@@ -48,12 +55,11 @@ from autotune.tuner.replay.table import (
     same_value,
     value_at,
 )
-from autotune.tuner.study.goals import with_goals
-from autotune.tuner.study.options import RunOptions
-from autotune.tuner.study.recommendation import STAND_IN, Recommendation
-from autotune.tuner.study.spec import AUTO, EngineChoice, StudySpec
-from autotune.tuner.trial import State, Trial, TrialResult
-
+from ..study.goals import with_goals
+from ..study.options import RunOptions
+from ..study.recommendation import STAND_IN, Recommendation
+from ..study.spec import AUTO, EngineChoice, StudySpec
+from ..trial import State, Trial, TrialResult
 from . import (
     PHASES,
     AskedOptions,

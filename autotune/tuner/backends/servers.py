@@ -23,24 +23,41 @@ from typing import Any, ClassVar
 
 import yaml
 
-from autotune.base import redact
-from autotune.base.errors import BadInput, CannotGoOn, ClientFailed
-from autotune.base.evidence import Evidence
-from autotune.base.files import write_atomically
-from autotune.base.notify import Notify, Stage, Watch, silent
-from autotune.engines.cards import HardwareCard
-from autotune.engines.command import Command, Configuration, Resolved, Scalar
-from autotune.engines.context import Context, effective, gpus_of
-from autotune.engines.engine import Engine
+from autotune.base import (
+    BadInput,
+    CannotGoOn,
+    ClientFailed,
+    Evidence,
+    Notify,
+    Stage,
+    Watch,
+    redact,
+    silent,
+    write_atomically,
+)
+from autotune.engines import (
+    Candidate,
+    CandidateSet,
+    Command,
+    Configuration,
+    Context,
+    Engine,
+    EngineCard,
+    Failure,
+    FailureKind,
+    HardwareCard,
+    Library,
+    Scalar,
+    engine,
+    gpus_of,
+    split_command,
+)
+from autotune.engines.command import Resolved
+from autotune.engines.context import effective
 from autotune.engines.entry import in_range, is_version
-from autotune.engines.enumeration import Candidate, CandidateSet
-from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.installed import engine_of, why_missing, with_installed_program
-from autotune.engines.library import Library
 from autotune.engines.promises import admitted
-from autotune.engines.registry import engine, split_command
 from autotune.engines.report_back import compare, parse_reported, settings
-from autotune.engines.schema import EngineCard
 from autotune.engines.serving import ResolvedSource
 from autotune.load.client.target import Target
 from autotune.load.measuring import LoadOptions, Measurement, send
@@ -67,14 +84,14 @@ from autotune.servers.preflight import Node
 from autotune.servers.process import ProcessLauncher
 from autotune.servers.server import ExternalServer, Server, connect
 from autotune.servers.weights import weights_problem
-from autotune.tuner.accuracy.asking import NoAnswers
-from autotune.tuner.accuracy.check import check_of_study, timed
-from autotune.tuner.study.home import make_trial_folder
-from autotune.tuner.study.loads import context_of, loads_of
-from autotune.tuner.study.options import RunOptions
-from autotune.tuner.study.spec import StudySpec, is_local
-from autotune.tuner.trial import State, Trial, TrialResult
 
+from ..accuracy.asking import NoAnswers
+from ..accuracy.check import check_of_study, timed
+from ..study.home import make_trial_folder
+from ..study.loads import context_of, loads_of
+from ..study.options import RunOptions
+from ..study.spec import StudySpec, is_local
+from ..trial import State, Trial, TrialResult
 from . import (
     PHASES,
     AskedOptions,

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotune.base.evidence import Evidence
-from autotune.engines.engine import Engine
-from autotune.engines.library import LOCAL, Library
-from autotune.engines.registry import engine
+from autotune.base import Evidence
+from autotune.engines import Engine, Library, engine
+from autotune.engines.library import LOCAL
 from autotune.engines.report_back import compare
 from autotune.load.capacity.search import Probe, extra_metrics
 from autotune.load.load import Load
@@ -24,11 +23,11 @@ from autotune.node.memory import plan_memory
 from autotune.node.resolve_command import ResolvedCommand, resolve_for
 from autotune.node.server import SimulatedServer
 from autotune.node.simulate import SimulatedOutcome
-from autotune.tuner.study.home import library_of
-from autotune.tuner.study.loads import loads_of
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import State, Trial, TrialResult
 
+from ..study.home import library_of
+from ..study.loads import loads_of
+from ..study.spec import StudySpec
+from ..trial import State, Trial, TrialResult
 from . import (
     PHASES,
     AskedOptions,

@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.base.errors import AutotuneError, CannotGoOn
-from autotune.tuner.backends import Evaluator
-from autotune.tuner.trial import Launch, State, Trial, TrialResult
+from autotune.base import AutotuneError, CannotGoOn
+
+from ..backends import Evaluator
+from ..trial import Launch, State, Trial, TrialResult
 
 _IN_A_ROW = 3
 """Consecutive failures attributed to the node: one may be chance, and each costs a start."""

@@ -7,11 +7,10 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 
-from autotune.base.errors import BadInput
-from autotune.base.evidence import Evidence
-from autotune.tuner.backends import EvaluationSetup, backend_of
-from autotune.tuner.study.spec import check_executor, is_local
+from autotune.base import BadInput, Evidence
 
+from ..backends import EvaluationSetup, backend_of
+from ..study.spec import check_executor, is_local
 from . import Executor, LocalExecutor
 from .side_by_side import SideBySideExecutor, shares_of
 

@@ -21,16 +21,16 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from autotune.base import AutotuneError, CannotGoOn, Notify, Stage, silent
 from autotune.base.child import IMPORT_FOLDER, die_with_parent, start_python
-from autotune.base.errors import AutotuneError, CannotGoOn
-from autotune.base.notify import Notify, Stage, on_node, silent
+from autotune.base.notify import on_node
 from autotune.engines.context import DEVICES
 from autotune.engines.machine import Gpu, gpus
 from autotune.servers.preflight import VISIBLE, visible_gpus, why_busy
-from autotune.tuner.backends import EvaluationSetup, backend_of
-from autotune.tuner.study.spec import StudySpec, alone, is_alone, most_at_once, share_name
-from autotune.tuner.trial import Launch, Trial, TrialResult
 
+from ..backends import EvaluationSetup, backend_of
+from ..study.spec import StudySpec, alone, is_alone, most_at_once, share_name
+from ..trial import Launch, Trial, TrialResult
 from . import Bug, Executor, NextTrial, outcome_of
 
 Share = tuple[int, ...]

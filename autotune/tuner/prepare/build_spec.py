@@ -11,36 +11,35 @@ from pathlib import Path
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.base.errors import BadInput
-from autotune.base.notify import Notify, silent
-from autotune.engines.cards import HardwareCard, ModelCard
-from autotune.engines.command import Scalar
-from autotune.engines.engine import Engine
+from autotune.base import BadInput, Notify, silent
+from autotune.engines import (
+    Engine,
+    EngineCard,
+    HardwareCard,
+    Library,
+    ModelCard,
+    Scalar,
+    engine,
+    recognise,
+    split_command,
+)
 from autotune.engines.installed import choose, named_binaries, why_missing
-from autotune.engines.library import LOCAL, Library
+from autotune.engines.library import LOCAL
 from autotune.engines.machine import check_gpus, gpus, has, node, power_of
-from autotune.engines.registry import engine, recognise, settings_in_front, split_command
-from autotune.engines.schema import EngineCard
+from autotune.engines.registry import settings_in_front
 from autotune.load.metrics.table import ENERGY
 from autotune.load.workloads import load_workload, with_speedup
 from autotune.node.calibration import calibration_in
 from autotune.servers.command import refuse_secrets
 from autotune.servers.docker_run import asked_images
-from autotune.tuner.accuracy.check import check_of
-from autotune.tuner.backends import Backend, backend_named
-from autotune.tuner.study.goals import with_goals
-from autotune.tuner.study.home import library_for
-from autotune.tuner.study.loads import asked_load, with_loads
-from autotune.tuner.study.options import RunOptions
-from autotune.tuner.study.spec import (
-    AUTO,
-    EngineChoice,
-    StudySpec,
-    check_executor,
-    check_study_name,
-    is_local,
-)
 
+from ..accuracy.check import check_of
+from ..backends import Backend, backend_named
+from ..study.goals import with_goals
+from ..study.home import library_for
+from ..study.loads import asked_load, with_loads
+from ..study.options import RunOptions
+from ..study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
 from .names import engine_and_version, find_model, knob_named
 from .recipes import with_recipe
 

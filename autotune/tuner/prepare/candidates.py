@@ -13,50 +13,54 @@ from typing import Any
 
 from packaging.version import InvalidVersion
 
-from autotune.base.errors import BadInput
-from autotune.base.notify import Notify, silent
-from autotune.engines.cards import ModelCard, weight_bytes_per_gpu
-from autotune.engines.command import Command, Configuration, Scalar
+from autotune.base import BadInput, Notify, silent
+from autotune.engines import (
+    Candidate,
+    CandidateSet,
+    Command,
+    Configuration,
+    Context,
+    Engine,
+    EngineCard,
+    EngineSpace,
+    FailureKind,
+    Library,
+    ModelCard,
+    ParsedCommand,
+    Scalar,
+    gpus_of,
+    recognise,
+    split_command,
+)
+from autotune.engines.cards import weight_bytes_per_gpu
 from autotune.engines.context import (
     RANKS,
-    Context,
     as_failure,
     broken_rules,
     effective,
-    gpus_of,
     normalised,
     search_values,
     unsuited,
 )
-from autotune.engines.engine import RULE, Engine, ParsedCommand, accepted
+from autotune.engines.engine import RULE, accepted
 from autotune.engines.entry import in_range
-from autotune.engines.enumeration import (
-    Candidate,
-    CandidateSet,
-    Enumeration,
-    enumerate_engine,
-    why_empty,
-)
+from autotune.engines.enumeration import Enumeration, enumerate_engine, why_empty
 from autotune.engines.expression import evaluate, fill_value
-from autotune.engines.failure import FailureKind
 from autotune.engines.installed import engine_of
 from autotune.engines.kept import Kept
-from autotune.engines.library import Library
 from autotune.engines.options import Loading, loading
 from autotune.engines.promises import UNASKED, admitted, promises_of
-from autotune.engines.registry import recognise, split_command
-from autotune.engines.schema import EngineCard
-from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, PassedThrough, passed_through
+from autotune.engines.space import CONTRADICTS, NOTHING, PassedThrough, passed_through
 from autotune.load.workloads import load_workload
 from autotune.node.unread import with_unread, with_unread_settings
 from autotune.servers.command import resolve_references
 from autotune.servers.weights import weights_problem
-from autotune.tuner.backends import Backend, OwnCandidates, backend_of
-from autotune.tuner.study.loads import context_of
-from autotune.tuner.study.recommendation import Exclusion, NoEffect
-from autotune.tuner.study.spec import AUTO, StudySpec, is_local
-from autotune.tuner.trial import Launch, Trial
 
+from ..backends import Backend, OwnCandidates, backend_of
+from ..study.loads import context_of
+from ..study.recommendation import Exclusion, NoEffect
+from ..study.spec import AUTO, StudySpec, is_local
+from ..trial import Launch, Trial
 from .own_options import OwnOptions, engine_in_study, own_options_of
 from .predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from .recipes import known_recipes

@@ -22,16 +22,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from autotune.base.errors import BadInput, UnknownName
-from autotune.base.files import write_atomically
-from autotune.engines.cards import ModelCard
-from autotune.engines.command import Command
-from autotune.engines.engine import Engine
+from autotune.base import BadInput, UnknownName, write_atomically
+from autotune.engines import Command, Engine, Library, ModelCard, recognise
+from autotune.engines import engine as load
 from autotune.engines.huggingface import CONFIG, model_from_file
 from autotune.engines.installed import cache_folder
-from autotune.engines.library import Library
-from autotune.engines.registry import engine as load
-from autotune.engines.registry import recognise
 from autotune.engines.schema import Knob
 from autotune.servers.weights import MODEL_ID, hub_folder, snapshots
 

@@ -7,10 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.base.errors import BadInput
-from autotune.base.notify import silent
-from autotune.engines.command import Command
-from autotune.engines.engine import Engine
+from autotune.base import BadInput, silent
+from autotune.engines import Command, Engine, EngineSpace, Library, recognise, split_command
 from autotune.engines.installed import engine_of
 from autotune.engines.kept import (
     Kept,
@@ -24,13 +22,12 @@ from autotune.engines.kept import (
     with_engine_args,
     without_dropped,
 )
-from autotune.engines.library import Library
-from autotune.engines.registry import recognise, settings_in_front, split_command
-from autotune.engines.space import EngineSpace
+from autotune.engines.registry import settings_in_front
 from autotune.servers.command import refuse_secrets
-from autotune.tuner.backends import backend_of
-from autotune.tuner.study.loads import context_of
-from autotune.tuner.study.spec import StudySpec, is_local
+
+from ..backends import backend_of
+from ..study.loads import context_of
+from ..study.spec import StudySpec, is_local
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from autotune.base.errors import BadInput
-from autotune.engines.cards import ModelCard, weight_bytes_per_gpu
-from autotune.engines.command import Configuration, Scalar
-from autotune.engines.context import Context, gpus_of, replicas_of
+from autotune.base import BadInput
+from autotune.engines import (
+    Candidate,
+    Configuration,
+    Context,
+    EngineCard,
+    EngineSpace,
+    Library,
+    ModelCard,
+    Scalar,
+    gpus_of,
+)
+from autotune.engines.cards import weight_bytes_per_gpu
+from autotune.engines.context import replicas_of
 from autotune.engines.entry import in_range
-from autotune.engines.enumeration import Candidate
 from autotune.engines.expression import evaluate
-from autotune.engines.library import Library
 from autotune.engines.promises import GivenUp, Promised, admitted, given_up_by, promises_of
-from autotune.engines.schema import EngineCard
-from autotune.engines.space import EngineSpace
 from autotune.node.calibration import ServerSetup, calibration_of, coefficients_of
 from autotune.node.coefficients import Coefficients
 from autotune.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
 from autotune.node.server import SimulatedServer
 from autotune.node.steady import Memo
-from autotune.tuner.backends import backend_of
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import SURE_TO_START
+
+from ..backends import backend_of
+from ..study.spec import StudySpec
+from ..trial import SURE_TO_START
 
 MEMORY = "memory"
 """Name under which candidates removed for memory are counted."""

@@ -12,22 +12,29 @@ from pathlib import Path
 
 import yaml
 
-from autotune.base.errors import BadInput, MalformedFile
-from autotune.engines.cards import HardwareCard
-from autotune.engines.command import Command, Configuration
-from autotune.engines.context import Context, broken_rules, effective
-from autotune.engines.engine import Engine
+from autotune.base import BadInput, MalformedFile
+from autotune.engines import (
+    Command,
+    Configuration,
+    Context,
+    Engine,
+    EngineCard,
+    FailureKind,
+    HardwareCard,
+    Library,
+    command_of,
+    engine,
+)
+from autotune.engines.context import broken_rules, effective
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate
-from autotune.engines.failure import FailureKind
 from autotune.engines.installed import find, named_binaries
-from autotune.engines.library import Library, line_of, load
-from autotune.engines.registry import command_of, engine
+from autotune.engines.library import line_of, load
 from autotune.engines.rewrite import translate
-from autotune.engines.schema import EngineCard, Recipe
-from autotune.tuner.backends import Backend
-from autotune.tuner.study.options import RunOptions
+from autotune.engines.schema import Recipe
 
+from ..backends import Backend
+from ..study.options import RunOptions
 from .names import engine_and_version
 
 

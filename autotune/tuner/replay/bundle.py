@@ -24,16 +24,15 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
 
-from autotune.base.errors import BadInput, MalformedFile
-from autotune.engines.command import Configuration, Scalar
-from autotune.engines.entry import Entry, is_version
-from autotune.engines.enumeration import Candidate, CandidateSet
-from autotune.engines.library import Library
+from autotune.base import BadInput, MalformedFile
+from autotune.engines import Candidate, CandidateSet, Configuration, Entry, Library, Scalar
+from autotune.engines.entry import is_version
 from autotune.engines.promises import GivenUp
-from autotune.tuner.study.recommendation import Exclusion, Recommendation
-from autotune.tuner.study.results import RESULTS, parse_rows
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch
+
+from ..study.recommendation import Exclusion, Recommendation
+from ..study.results import RESULTS, parse_rows
+from ..study.spec import StudySpec
+from ..trial import Launch
 
 STUDY, CANDIDATES, RECOMMENDATION = "study.yaml", "candidates.json", "recommendation.json"
 SCHEMA = 1

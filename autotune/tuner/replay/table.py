@@ -23,16 +23,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from autotune.base.errors import BadInput, MalformedFile, UnknownName
-from autotune.base.evidence import Evidence
-from autotune.engines.command import Command, Configuration, Scalar
-from autotune.engines.failure import Failure, FailureKind
-from autotune.engines.library import Library
+from autotune.base import BadInput, Evidence, MalformedFile, UnknownName
+from autotune.engines import Command, Configuration, Failure, FailureKind, Library, Scalar
 from autotune.load.metrics.table import METRICS, Metrics
 from autotune.servers.logs import LogPatterns, failure_in, patterns_of
-from autotune.tuner.study.results import RESULTS, parse_rows
-from autotune.tuner.trial import Launch, State
 
+from ..study.results import RESULTS, parse_rows
+from ..trial import Launch, State
 from .bundle import ZIP_BEGINNING, unpack
 
 ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"

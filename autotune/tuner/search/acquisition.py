@@ -19,10 +19,10 @@ from scipy.special import ndtr
 
 from autotune.base.arrays import Bools, Floats, Ints, argmax, descending, floats, ints
 from autotune.load.metrics.formulas import Slo
-from autotune.tuner.search.gp.kernels import Kernels
-from autotune.tuner.search.gp.posterior import QUICK, Mixture, Posterior, Sampling
 
 from .feasibility import believed, p_starts
+from .gp.kernels import Kernels
+from .gp.posterior import QUICK, Mixture, Posterior, Sampling
 from .history import History
 from .screen import Ranked, shared
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from autotune.tuner.study.recommendation import Resolution
-from autotune.tuner.trial import Launch
+from ..study.recommendation import Resolution
+from ..trial import Launch
 
 
 def canonical_of(

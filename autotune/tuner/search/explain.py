@@ -23,22 +23,16 @@ import numpy as np
 from scipy.special import stdtrit
 
 from autotune.base.arrays import descending, ints
-from autotune.engines.command import Scalar
-from autotune.tuner.search import equivalents
-from autotune.tuner.search.decide.simplify import LEAST_EFFECT, ablations, default_knobs
-from autotune.tuner.search.decide.verdict import Gain, Judgement
-from autotune.tuner.search.gp.kernels import Kernels
-from autotune.tuner.search.gp.posterior import THOROUGH, Posterior
-from autotune.tuner.study.recommendation import (
-    Contribution,
-    Explanation,
-    LearnedFigure,
-    NoEffect,
-    Regret,
-)
-from autotune.tuner.trial import Launch, Trial
+from autotune.engines import Scalar
 
+from ..study.recommendation import Contribution, Explanation, LearnedFigure, NoEffect, Regret
+from ..trial import Launch, Trial
+from . import equivalents
 from .acquisition import expected_improvement, model_of, p_feasible, shortlist
+from .decide.simplify import LEAST_EFFECT, ablations, default_knobs
+from .decide.verdict import Gain, Judgement
+from .gp.kernels import Kernels
+from .gp.posterior import THOROUGH, Posterior
 from .history import History
 from .nodes import contrast
 from .spread import Effect, Spread, percent, percents

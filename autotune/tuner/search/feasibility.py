@@ -19,7 +19,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from autotune.base.arrays import Bools, Floats, Ints, floats, ints
-from autotune.tuner.search.gp.kernels import Encoding, is_size
+
+from .gp.kernels import Encoding, is_size
 
 _SINGLE, _PAIR, _CHANCE = 1.0, 0.3, 0.5
 """Prior odds of a cause. Engines refuse values more often than single pairs."""

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from autotune.base.arrays import Bools, Floats, Ints, argmax, floats, ints
-from autotune.tuner.search.gp.kernels import Kernels
-from autotune.tuner.search.gp.posterior import Mixture, Posterior
 
 from .acquisition import Suggestion, expected_improvement, model_of, p_feasible, shortlist, suggest
+from .gp.kernels import Kernels
+from .gp.posterior import Mixture, Posterior
 from .history import History
 
 _BEYOND = 0.1

@@ -18,16 +18,14 @@ from functools import cached_property
 
 from scipy.special import ndtri
 
-from autotune.base.evidence import Evidence
-from autotune.engines.command import Configuration
-from autotune.engines.enumeration import Candidate, CandidateSet
-from autotune.engines.failure import Failure, FailureKind
+from autotune.base import Evidence
+from autotune.engines import Candidate, CandidateSet, Configuration, Failure, FailureKind
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.load.metrics.table import PROMPTS
-from autotune.tuner.search import equivalents, objective, timeline
-from autotune.tuner.study.spec import StudySpec, is_alone, may_share_node
-from autotune.tuner.trial import SURE_TO_START, Launch, Role, Trial
 
+from ..study.spec import StudySpec, is_alone, may_share_node
+from ..trial import SURE_TO_START, Launch, Role, Trial
+from . import equivalents, objective, timeline
 from .nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from .screen import Ranked, Screen, TimedScore, layout_of, screen_of
 from .spread import LAUNCH_NOISE, Spread, mean, percent

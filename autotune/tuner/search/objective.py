@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from autotune.load.metrics.formulas import without_capacity
 from autotune.load.metrics.table import CURVE, GOODPUT, METRICS, Metrics, check_metric, is_valid_row
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, State, TrialResult
+
+from ..study.spec import StudySpec
+from ..trial import Launch, Role, State, TrialResult
 
 
 def maximises(metric: str) -> bool:

@@ -20,14 +20,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import TrialState, create_trial
 
-from autotune.base.files import write_atomically
-from autotune.engines.command import Command
-from autotune.engines.enumeration import Candidate, CandidateSet
-from autotune.tuner.search import objective
-from autotune.tuner.search.gp.kernels import Encoding
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, Trial
+from autotune.base import write_atomically
+from autotune.engines import Candidate, CandidateSet, Command
 
+from ..study.spec import StudySpec
+from ..trial import Launch, Role, Trial
+from . import objective
+from .gp.kernels import Encoding
 from .plan import Step
 from .sampler import STARTS
 

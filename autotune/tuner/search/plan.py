@@ -20,18 +20,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.base.arrays import descending, ints
-from autotune.tuner.search.decide.sequential_test import Outcome, outcome
-from autotune.tuner.search.decide.verdict import judge
-from autotune.tuner.search.gp.kernels import Kernels
-from autotune.tuner.search.gp.posterior import THOROUGH, Posterior
-from autotune.tuner.study.recommendation import Verdict
-from autotune.tuner.study.spec import is_alone, may_share_node
-from autotune.tuner.trial import Launch, Role
 
+from ..study.recommendation import Verdict
+from ..study.spec import is_alone, may_share_node
+from ..trial import Launch, Role
 from .acquisition import GAIN, model_of, p_feasible
 from .budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
 from .decide import finals, simplify
+from .decide.sequential_test import Outcome, outcome
+from .decide.verdict import judge
 from .explain import LIKELY
+from .gp.kernels import Kernels
+from .gp.posterior import THOROUGH, Posterior
 from .history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from .reach import OUT_OF_REACH, out_of_reach
 from .sampler import CandidateSampler

@@ -15,8 +15,8 @@ import math
 import numpy as np
 
 from autotune.load.metrics.formulas import Slo
-from autotune.tuner.search.gp.kernels import Kernels
 
+from .gp.kernels import Kernels
 from .history import Entry, History
 
 OUT_OF_REACH = "the limits are out of reach: after the launches so far no configuration is expected to come near them"

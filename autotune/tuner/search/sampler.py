@@ -11,12 +11,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autotune.base.errors import BadInput
-from autotune.engines.command import Scalar
-from autotune.tuner.search.gp.kernels import Kernels
+from autotune.base import BadInput
+from autotune.engines import Scalar
 
 from .acquisition import Suggestion, suggest
 from .front import suggest_front
+from .gp.kernels import Kernels
 from .history import Entry, History
 
 STARTS = "starts"

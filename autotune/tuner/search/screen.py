@@ -22,9 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autotune.base.arrays import Floats, floats
-from autotune.engines.command import Configuration, Scalar
+from autotune.engines import Candidate, Configuration, Scalar
 from autotune.engines.context import RANKS
-from autotune.engines.enumeration import Candidate
 
 from .spread import LAUNCH_NOISE
 

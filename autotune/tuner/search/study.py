@@ -11,21 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.base.errors import BadInput, UnknownName
-from autotune.engines.command import Command
-from autotune.engines.enumeration import Candidate, CandidateSet
-from autotune.tuner.search import SAMPLERS
-from autotune.tuner.search.decide.finals import wants_answers
-from autotune.tuner.search.decide.verdict import judge
-from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
-from autotune.tuner.search.gp.posterior import THOROUGH
-from autotune.tuner.study.recommendation import Explanation
-from autotune.tuner.study.results import RESULTS, Lock, Results, recount_finals
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, Trial, measured
+from autotune.base import BadInput, UnknownName
+from autotune.engines import Candidate, CandidateSet, Command
 
+from ..study.recommendation import Explanation
+from ..study.results import RESULTS, Lock, Results, recount_finals
+from ..study.spec import StudySpec
+from ..trial import Launch, Role, Trial, measured
+from . import SAMPLERS
 from .acquisition import model_of
+from .decide.finals import wants_answers
+from .decide.verdict import judge
 from .explain import KnownNoEffects, explain, learned_figures, regret, search_gain
+from .gp.kernels import Encoding, Kernels, Prior, one_thread
+from .gp.posterior import THOROUGH
 from .history import History
 from .optuna_journal import Journal, interrupted
 from .plan import Plan, Recorded, Step, Stop

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from autotune.base.evidence import Evidence
-from autotune.tuner.study.spec import node_of_place
-from autotune.tuner.trial import Launch
+from autotune.base import Evidence
+
+from ..study.spec import node_of_place
+from ..trial import Launch
 
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from autotune.base.errors import BadInput, UnknownName
+from autotune.base import BadInput, UnknownName
 from autotune.load.metrics.formulas import parse_goodput, slos_of
 from autotune.load.metrics.table import COSTS, GOODPUT, METRICS, Rent, check_metric
 

@@ -21,12 +21,19 @@ from urllib.parse import unquote
 import yaml
 from pydantic import ValidationError
 
-from autotune.base.errors import BadInput, MalformedFile, UnknownName
-from autotune.base.files import expanded, sync_folder, write_atomically
+from autotune.base import (
+    BadInput,
+    MalformedFile,
+    UnknownName,
+    expanded,
+    sync_folder,
+    write_atomically,
+)
+from autotune.engines import Library
 from autotune.engines.entry import spaces_root
-from autotune.engines.library import KINDS, Library, documents
-from autotune.tuner.trial import Launch
+from autotune.engines.library import KINDS, documents
 
+from ..trial import Launch
 from .recommendation import Recommendation, Regression
 from .results import RESULTS, Lock, read_launches, recount_finals
 from .spec import StudySpec, check_study_name

@@ -12,17 +12,16 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.base.errors import BadInput
-from autotune.engines.context import Context
-from autotune.engines.library import Library
+from autotune.base import BadInput
+from autotune.engines import Context, Library
 from autotune.load.capacity.judge import LOOKS
 from autotune.load.capacity.search import CONFIRM_S, LoadSearch, check_search
 from autotune.load.load import Load
 from autotune.load.metrics.table import HEADLINE, PROMPTS, SENT
 from autotune.load.workloads import LEAST_OF_HALF, Workload, how_fixed, load_workload
 from autotune.load.workloads.lengths import SessionLengths
-from autotune.tuner.trial import Role, Trial
 
+from ..trial import Role, Trial
 from .options import RunOptions
 from .spec import StudySpec
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from autotune.base.errors import BadInput, MalformedFile
-from autotune.base.evidence import Evidence
+from autotune.base import BadInput, Evidence, MalformedFile
+from autotune.engines import Library, recognise
 from autotune.engines.installed import as_measured
-from autotune.engines.library import Library
-from autotune.engines.registry import recognise
 from autotune.load.metrics.table import METRICS
 from autotune.node.fit.reading import LeftOut, MeasuredRow, Reading, checked_metrics, table_rows
 from autotune.node.resolve_command import resolve_for
-from autotune.tuner.trial import Launch, State
 
+from ..trial import Launch, State
 from .home import Home, library_of
 from .loads import workload_of
 from .results import RESULTS

@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from autotune.base.evidence import Evidence, Evidenced
-from autotune.engines.command import Scalar
+from autotune.base import Evidence, Evidenced
+from autotune.engines import Scalar
 from autotune.engines.promises import GivenUp
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics
-from autotune.tuner.trial import Launch, Speculation
+
+from ..trial import Launch, Speculation
 
 SCHEMA = 1
 

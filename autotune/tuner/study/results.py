@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.base.errors import BadInput, CannotGoOn, MalformedFile, StudyLocked
-from autotune.base.files import sync_folder
-from autotune.tuner.trial import Launch, Role, Trial, TrialResult
+from autotune.base import BadInput, CannotGoOn, MalformedFile, StudyLocked, sync_folder
+
+from ..trial import Launch, Role, Trial, TrialResult
 
 RESULTS = "results.jsonl"
 

@@ -13,16 +13,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from autotune.base.errors import BadInput, UnknownName
-from autotune.engines.cards import HardwareCard, ModelCard
-from autotune.engines.command import Configuration, Scalar
-from autotune.engines.context import Context, gpus_of
+from autotune.base import BadInput, UnknownName
+from autotune.engines import Configuration, Context, HardwareCard, ModelCard, Scalar, gpus_of
 from autotune.engines.entry import parse_yaml
 from autotune.engines.installed import InstalledEngine
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, Rent
-from autotune.tuner.trial import Role
 
+from ..trial import Role
 from .recommendation import CommandRole, Interval
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

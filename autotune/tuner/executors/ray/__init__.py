@@ -36,13 +36,13 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.util.queue import Empty, Queue
 
-from autotune.base.errors import AutotuneError, CannotGoOn
-from autotune.base.notify import Stage, on_node, silent
-from autotune.engines.context import gpus_of
-from autotune.tuner.backends import EvaluationSetup
-from autotune.tuner.executors import Bug, Executor, NextTrial, Outcome, outcome_of
-from autotune.tuner.trial import Launch, Trial, TrialResult
+from autotune.base import AutotuneError, CannotGoOn, Stage, silent
+from autotune.base.notify import on_node
+from autotune.engines import gpus_of
 
+from ...backends import EvaluationSetup
+from ...trial import Launch, Trial, TrialResult
+from .. import Bug, Executor, NextTrial, Outcome, outcome_of
 from .cluster import Cluster, Node, NodePool, head_is_gone
 
 POLL_S = 1.0

@@ -20,9 +20,10 @@ from typing import Any
 import ray
 
 import autotune
-from autotune.base.errors import BadInput, CannotGoOn
+from autotune.base import BadInput, CannotGoOn
 from autotune.engines.machine import is_kind
-from autotune.tuner.study.spec import StudySpec
+
+from ...study.spec import StudySpec
 
 CONNECT_S = 5.0
 REACH_S = 1.0

@@ -25,15 +25,15 @@ from collections.abc import Sequence
 
 from scipy.special import stdtrit
 
-from autotune.engines.command import Scalar
-from autotune.tuner.search.budget import DRIFT, capacity, lead
-from autotune.tuner.search.decide import sequential_test as sequential
-from autotune.tuner.search.history import MAX_UNINFORMATIVE, Entry, History
-from autotune.tuner.search.nodes import NodeScore, contrast, planned
-from autotune.tuner.search.spread import Spread, mean
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, Trial
+from autotune.engines import Scalar
 
+from ...study.spec import StudySpec
+from ...trial import Launch, Role, Trial
+from ..budget import DRIFT, capacity, lead
+from ..history import MAX_UNINFORMATIVE, Entry, History
+from ..nodes import NodeScore, contrast, planned
+from ..spread import Spread, mean
+from . import sequential_test as sequential
 from .sequential_test import Look
 
 EVERY = 10

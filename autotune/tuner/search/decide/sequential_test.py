@@ -27,7 +27,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from autotune.base.arrays import Floats, floats
-from autotune.tuner.search.spread import CONFIDENCE, Interval
+
+from ..spread import CONFIDENCE, Interval
 
 LEAST_FOUND = 0.3
 """Share of tested real gains that must pass as better so that their intervals have the stated

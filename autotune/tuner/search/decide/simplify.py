@@ -17,15 +17,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from autotune.engines.command import Configuration, Scalar
-from autotune.engines.enumeration import CandidateSet
-from autotune.tuner.search.gp.posterior import Posterior
-from autotune.tuner.search.history import History
-from autotune.tuner.search.nodes import NodeScore, contrast
-from autotune.tuner.search.spread import CONFIDENCE, Effect
-from autotune.tuner.study.recommendation import COIN_TOSS
-from autotune.tuner.trial import Role
+from autotune.engines import CandidateSet, Configuration, Scalar
 
+from ...study.recommendation import COIN_TOSS
+from ...trial import Role
+from ..gp.posterior import Posterior
+from ..history import History
+from ..nodes import NodeScore, contrast
+from ..spread import CONFIDENCE, Effect
 from .finals import finals_of
 
 SHOWN = 0.9

@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.engines.command import Configuration
-from autotune.engines.enumeration import CandidateSet
-from autotune.tuner.search.decide import finals, simplify
-from autotune.tuner.search.history import History
-from autotune.tuner.search.nodes import contrast
-from autotune.tuner.search.objective import value_of
-from autotune.tuner.search.spread import Interval, Spread, mean, percents
-from autotune.tuner.study.recommendation import Verdict
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch
+from autotune.engines import CandidateSet, Configuration
 
+from ...study.recommendation import Verdict
+from ...study.spec import StudySpec
+from ...trial import Launch
+from ..history import History
+from ..nodes import contrast
+from ..objective import value_of
+from ..spread import Interval, Spread, mean, percents
+from . import finals, simplify
 from .sequential_test import Look, Outcome, estimate, outcome
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from autotune.base.arrays import Bools, Floats, Ints, floats, ints
-from autotune.engines.command import Scalar
-from autotune.engines.enumeration import CandidateSet
+from autotune.engines import CandidateSet, Scalar
 
 ENGINE = "engine"
 _ABSENCE = 0.3

@@ -30,8 +30,8 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 
 from autotune.base.arrays import Bools, Floats, Ints, floats, ints
-from autotune.tuner.search.spread import LAUNCH_NOISE, Effect
 
+from ..spread import LAUNCH_NOISE, Effect
 from .kernels import Kernels
 
 # Natural-logarithm units: 0.1 is about 10 % of throughput. Of each pair: centre and spread of the

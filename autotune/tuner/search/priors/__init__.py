@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.engines.enumeration import CandidateSet
-from autotune.tuner.prepare.candidates import Prepared
-from autotune.tuner.search.gp.kernels import Prior
+from autotune.engines import CandidateSet
 
+from ...prepare.candidates import Prepared
+from ..gp.kernels import Prior
 from .simulated import physical
 from .sources import Source, keep, learned, sources_of
 

@@ -16,11 +16,9 @@ from contextlib import suppress
 import numpy as np
 from packaging.version import InvalidVersion
 
+from autotune.base import BadInput, UnknownName
 from autotune.base.arrays import Floats
-from autotune.base.errors import BadInput, UnknownName
-from autotune.engines.command import Configuration
-from autotune.engines.enumeration import Candidate
-from autotune.engines.registry import engine
+from autotune.engines import Candidate, Configuration, engine
 from autotune.load.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import (
@@ -36,12 +34,13 @@ from autotune.node.calibration import (
 )
 from autotune.node.coefficients import speed_card
 from autotune.node.steady import Limits, SteadyNode, SteadyPrediction
-from autotune.tuner.prepare.candidates import Prepared
-from autotune.tuner.replay.table import VERSION
-from autotune.tuner.search.gp.kernels import Prior, UnsureFigure
-from autotune.tuner.search.objective import score_of, weights
-from autotune.tuner.search.reach import times
-from autotune.tuner.study.spec import StudySpec
+
+from ...prepare.candidates import Prepared
+from ...replay.table import VERSION
+from ...study.spec import StudySpec
+from ..gp.kernels import Prior, UnsureFigure
+from ..objective import score_of, weights
+from ..reach import times
 
 DRAWS = 32
 MOST = 200_000

@@ -19,20 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from autotune.base.errors import BadInput, MalformedFile
-from autotune.base.files import write_atomically
-from autotune.engines.command import Configuration, Scalar
-from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.base import BadInput, MalformedFile, write_atomically
+from autotune.engines import Candidate, CandidateSet, Configuration, Scalar
 from autotune.load.metrics.table import METRICS
-from autotune.tuner.replay.table import read_table
-from autotune.tuner.search.feasibility import p_starts
-from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
-from autotune.tuner.search.gp.posterior import Posterior
-from autotune.tuner.search.objective import score_of, weights
-from autotune.tuner.study.home import library_of
-from autotune.tuner.study.results import RESULTS, parse_rows
-from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, State, measured
+
+from ...replay.table import read_table
+from ...study.home import library_of
+from ...study.results import RESULTS, parse_rows
+from ...study.spec import StudySpec
+from ...trial import Launch, State, measured
+from ..feasibility import p_starts
+from ..gp.kernels import Encoding, Kernels, Prior, one_thread
+from ..gp.posterior import Posterior
+from ..objective import score_of, weights
 
 _FOLDER = "sources"
 
