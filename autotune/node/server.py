@@ -32,8 +32,11 @@ SchedulerConfig)."""
 def _planned_share(engine: str, version: str) -> str | None:
     """Return the expression in an engine's card for the share of weights and KV; None without
     one."""
-    knob = Library().engines[engine].knobs["memory_fraction"]
-    return next((each.value for each in knob.becomes if in_range(version, each.versions)), None)
+    # An engine of another package may have no card here, or no such knob.
+    card = Library().engines.get(engine)
+    knob = card.knobs.get("memory_fraction") if card else None
+    ways = knob.becomes if knob else ()
+    return next((each.value for each in ways if in_range(version, each.versions)), None)
 
 
 class RecordedKnobs(Mapping[str, Scalar]):

@@ -29,7 +29,7 @@ def test_servers_run_as_elsewhere_and_their_watchdog_outlives_the_process_that_r
         text=True,
         check=False,
         env=environment,
-        cwd=SCRIPT.parents[2],
+        cwd=SCRIPT.parents[3],
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
