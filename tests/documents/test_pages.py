@@ -74,6 +74,16 @@ def test_every_option_that_a_page_names_exists() -> None:
     assert sorted(one for one in named if one[2] not in known) == []
 
 
+def test_every_module_that_a_search_space_names_exists() -> None:
+    named = {
+        (path.name, module)
+        for path in (ROOT / "search_spaces").rglob("*.yaml")
+        for module in re.findall(r"autotune/[\w/]+\.py", path.read_text())
+    }
+    assert len(named) > 5
+    assert [one for one in sorted(named) if not (ROOT / one[1]).is_file()] == []
+
+
 def test_every_link_to_a_file_leads_to_it_and_to_its_heading() -> None:
     links = [(page, target) for page in PAGES for target in links_of(page)]
     assert len(links) > 150
