@@ -1,11 +1,11 @@
 """Emulate an engine on a node with GPUs in a process: ``autotune emulate -- vllm serve …``.
 
     process.py      `emulate`: port, log of the start, requested faults, signals, exit codes
-    launch.py       the engine's command line, as the engine's version reads it
+    launch.py       the engine's command line, as its version reads it, and its dialect: the card
+                    search_spaces/<engine>/emulator.yaml
     http.py         a lean HTTP server, and the bodies of requests
     completions.py  routes and answers, and the words of greedy answers, right or wrong
     engine.py       the simulated node by the wall clock, and its prefix caches by token ids
-    card.py         the engines' dialects: search_spaces/<engine>/emulator.yaml
 
 The HTTP server is our own small protocol on httptools and uvloop. With 1000 streams it sends 16,000
 tokens/s with 14 % of a core and 34,000 with 20 %, the engine's arithmetic included; uvicorn with
