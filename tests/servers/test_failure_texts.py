@@ -17,6 +17,9 @@ from autotune.servers.logs import known_failure, patterns_of, unknown_exit
 TEXTS: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parent / "failure_texts.yaml").read_text()
 )
+UNSEEN: list[dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parent / "failure_texts_unseen.yaml").read_text()
+)
 LIBRARY = Library()
 HARMLESS = [
     "INFO 11-23 12:59:01 [pynccl.py:103] vLLM is using nccl==2.27.3; NCCL_DEBUG=INFO tells more of an NCCL error",
@@ -32,7 +35,15 @@ def explained(text: dict[str, Any], folder: Path) -> Failure:
     """Explain a failure text as a launch explains its log."""
     log, card = folder / "server.log", LIBRARY.engine(text["engine"])
     log.write_text(text["log"])
-    return known_failure(log, patterns_of(card)) or unknown_exit(log, text["exit_code"], card.title)
+    known = known_failure(log, patterns_of(card), served=text.get("served", False))
+    return known or unknown_exit(log, text["exit_code"], card.title)
+
+
+def is_right(text: dict[str, Any], failure: Failure) -> bool:
+    """Tell whether a failure has one of a text's kinds, with the phase where that is told."""
+    kind = failure.kind.value
+    phase = failure.phase.value if failure.phase else ""
+    return not {kind, f"{kind}/{phase}"}.isdisjoint(text["expected"])
 
 
 def among_others(text: dict[str, Any]) -> dict[str, Any]:
@@ -46,11 +57,21 @@ def among_others(text: dict[str, Any]) -> dict[str, Any]:
 def test_a_failure_text_has_its_kind_and_phase(text: dict[str, Any], tmp_path: Path) -> None:
     for printed in (text, among_others(text)):
         failure = explained(printed, tmp_path)
-        told = {
-            failure.kind.value,
-            f"{failure.kind.value}/{failure.phase.value if failure.phase else ''}",
-        }
-        assert told & set(text["expected"]), failure.message
+        assert is_right(text, failure), failure.message
+
+
+def test_texts_that_no_pattern_was_written_from_have_their_kinds(tmp_path: Path) -> None:
+    right = [
+        text["about"]
+        for text in UNSEEN
+        if all(
+            is_right(text, failure) and failure.unexplained != text["explained"]
+            for failure in (explained(text, tmp_path), explained(among_others(text), tmp_path))
+        )
+    ]
+    assert (len(UNSEEN), len(right)) == (30, 2), sorted(
+        {text["about"] for text in UNSEEN} - set(right)
+    )
 
 
 def test_no_fault_of_the_node_is_laid_to_the_configuration(tmp_path: Path) -> None:
