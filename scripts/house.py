@@ -113,13 +113,14 @@ MODES: dict[str, tuple[str, ...]] = {
         "servers",
     ),
     "unseen prompts": (
+        "FACTS",
         "PROMPTS",
         "SEEDS_OF_FINALS",
         "SENT",
-        "apart",
         "divided",
         "final_workload",
         "finals_send_others",
+        "sent_finals_prompts",
     ),
 }
 """The names of each mode: definitions, imports, attributes, parameters and keywords."""

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from autotune.base import BadInput
 from autotune.load.metrics.formulas import Slo
-from autotune.load.metrics.table import CURVE, HEADLINE, PROMPTS, SENT, Metrics, is_valid_row
+from autotune.load.metrics.table import CURVE, FACTS, HEADLINE, Metrics, is_valid_row
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import ServerSetup, calibration_of, interval90, sigma
 from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
@@ -308,13 +308,8 @@ class StudyFigures:
     def _over(self, position: int, other: int) -> Gain:
         """Return the gain of one configuration over another, with its 95 % interval by launch
         noise."""
-        sides = [self._entries(p) for p in (position, other)]
-        scores = self.history.search_scores
-        both = [[(e.node, scores[e.number]) for e in side] for side in sides]
-        # Add the uncertainty of the prompts' effect where the search alone launched one of the two.
-        mixed = len({e.sent_finals_prompts for side in sides for e in side}) > 1
-        counts = [*map(len, both), *(self.history.finals_prompt_effect[1] if mixed else ())]
-        return Gain.within(contrast(*both)[0], self._judgement.spread.half_width(counts))
+        log, counts = self.history.contrast(position, other)
+        return Gain.within(log, self._judgement.spread.half_width(counts))
 
     def interval90(self, position: int) -> Interval | None:
         """Return the interval of a simulated objective on a real node: the simulator's error, and
@@ -470,12 +465,10 @@ class StudyFigures:
             sides = [
                 self._metrics(p, name) if p is not None else None for p in (self._base, winner)
             ]
-            prompts = {
-                key: side.pop(key, None) for side in sides if side for key in (PROMPTS, SENT)
-            }
+            facts = {key: side.pop(key, None) for side in sides if side for key in FACTS}
             gained = percent(gain.log) if gain else None
             rows[name] = WorkloadComparison(
-                baseline=sides[0], recommended=sides[1], gain_percent=gained, **prompts
+                baseline=sides[0], recommended=sides[1], gain_percent=gained, **facts
             )
         return rows
 

@@ -460,7 +460,7 @@ class Comparison:
     def _trial(self, command: int, version: int, pair: int) -> Trial:
         prepared, number = self._versions[version], 4 * pair + 2 * command + version
         # Send the same load with both commands: that of the finals where the search had another.
-        is_baseline = command and not self._spec.finals_send_others
+        is_baseline = command and Role.BASELINE in self._spec.deciding_roles
         items = prepared.candidates.items
         # One candidate stands for both commands where the version's defaults make them equal.
         one = items[min(command, len(items) - 1)]
@@ -578,10 +578,10 @@ class Comparison:
     def _look(self, old: list[float], new: list[float], fraction: float) -> Look:
         """Test a difference; the spread includes the study's repeats if they were made in the same
         way."""
-        repeats = defaultdict[tuple[str, str, bool], list[float]](list)
+        repeats = defaultdict[tuple[str, str, Role], list[float]](list)
         for row in self._study_launches if self._comparable else ():
-            other_load = self._spec.finals_send_others and row.trial.role is Role.FINAL
-            key = row.trial.configuration.fingerprint, row.result.node, other_load
+            prompts = self._spec.prompts_of(row.trial.role)
+            key = row.trial.configuration.fingerprint, row.result.node, prompts
             repeats[key] += self._scores([row])
         launched = [new, old] if _OLD in self._versions else [new]
         spread = Spread.pooled([*repeats.values(), *launched])

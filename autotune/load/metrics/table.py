@@ -38,6 +38,8 @@ INVALID = "invalid"
 PROMPTS, SENT = "prompts", "sent"
 """Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was
 sent in its place."""
+FACTS = (PROMPTS, SENT)
+"""Keys, among a workload's metrics, of facts on what was sent: they are texts and no figures."""
 
 Place = Literal["report", "mlflow", "bench", "capacity"]
 """Default places of display: in reports and MLflow for every workload (``report``), in MLflow for

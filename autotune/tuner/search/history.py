@@ -26,7 +26,7 @@ from autotune.load.metrics.table import PROMPTS
 from ..study.spec import StudySpec, is_alone, may_share_node
 from ..trial import SURE_TO_START, Launch, Role, Trial
 from . import equivalents, objective, timeline
-from .nodes import NodeOffset, NodeScore, additive_spread, node_offsets
+from .nodes import NodeOffset, NodeScore, additive_spread, contrast, node_offsets
 from .screen import Ranked, Screen, TimedScore, layout_of, screen_of
 from .spread import LAUNCH_NOISE, Spread, mean, percent
 
@@ -243,7 +243,7 @@ class History:
         while (
             self.several
             and first
-            and not self.spec.finals_send_others
+            and Role.CONTROL in self.spec.deciding_roles
             and self.entries[first - 1].role is Role.CONTROL
         ):
             first -= 1
@@ -418,13 +418,14 @@ class History:
     @cached_property
     def measured(self) -> tuple[tuple[int, float], ...]:
         """Return position and score of every measured launch, as on the search's prompts."""
-        return tuple((e.position, self.search_scores[e.number]) for e in self.entries if e.measured)
+        scores = self._search_scores
+        return tuple((e.position, scores[e.number]) for e in self.entries if e.measured)
 
     @cached_property
-    def search_scores(self) -> Mapping[int, float]:
+    def _search_scores(self) -> Mapping[int, float]:
         """Return the score of each measured launch by number, less the effect of the finals'
         prompts, which is subtracted here alone."""
-        effect, _ = self.finals_prompt_effect
+        effect, _ = self._finals_prompt_effect
         return {
             e.number: e.score - effect * e.sent_finals_prompts
             for e in self.entries
@@ -432,7 +433,7 @@ class History:
         }
 
     @cached_property
-    def finals_prompt_effect(self) -> tuple[float, tuple[int, ...]]:
+    def _finals_prompt_effect(self) -> tuple[float, tuple[int, ...]]:
         """Return the effect of different finals' prompts on a score, and the baseline's launches
         that show it."""
         base = [e for e in self.at(self.baseline) if e.measured]
@@ -445,6 +446,23 @@ class History:
             if search and finals
             else (0.0, ())
         )
+
+    def contrast(self, position: int, other: int) -> tuple[float, list[int]]:
+        """Return the difference of two candidates' scores, as on the search's prompts, and the
+        numbers of launches in it.
+
+        Where the search alone launched one of the two, these include the launches that show the
+        effect of the finals' prompts.
+        """
+        sides = [self.deciding(p) for p in (position, other)]
+        both = [[(e.node, self._search_scores[e.number]) for e in side] for side in sides]
+        mixed = len({e.sent_finals_prompts for side in sides for e in side}) > 1
+        counts = [*map(len, both), *(self._finals_prompt_effect[1] if mixed else ())]
+        return contrast(*both)[0], counts
+
+    def on_search_prompts(self, position: int) -> list[Entry]:
+        """Return the launches of a candidate whose scores are comparable as they are."""
+        return [e for e in self.at(position) if not e.sent_finals_prompts]
 
     def _deciding_roles(self, position: int) -> tuple[Role, ...]:
         """Return the roles of the launches that decide about a configuration."""

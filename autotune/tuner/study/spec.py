@@ -230,6 +230,10 @@ class StudySpec(_Value):
         each other."""
         return self.divided or self.final_workload is not None
 
+    def prompts_of(self, role: Role) -> Role:
+        """Return the role that stands for the requests of a launch: `FINAL` or `SEARCH`."""
+        return Role.FINAL if self.finals_send_others and role is Role.FINAL else Role.SEARCH
+
     @property
     def deciding_roles(self) -> tuple[Role, ...]:
         """Roles of launches that are evidence: the finals, and the baseline if its requests are the

@@ -68,8 +68,7 @@ def change(history: History) -> float | None:
 
     Student's t of the line's slope. It is a warning: nothing is corrected for it.
     """
-    base = history.baseline
-    alike = [e for e in history.adjusted() if e.position == base and not e.sent_finals_prompts]
+    alike = history.adjusted().on_search_prompts(history.baseline)
     runs = [(e.number, e.score) for e in alike if e.score is not None]
     if len(runs) < 2:
         return None
@@ -249,7 +248,7 @@ def next_of_pair(
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
     """Return a node on which the baseline may be launched for the finals while others end the
     search; or None."""
-    if history.spec.finals_send_others:
+    if Role.CONTROL not in history.spec.deciding_roles:
         return None  # A control sends the search's prompts.
     start = len(history.before_finals().entries)
     base = history.at(history.baseline)
