@@ -102,15 +102,20 @@ MODES: dict[str, tuple[str, ...]] = {
         "screened",
         "with_random_weights",
     ),
+    # Without the attention replicas of one server (`Replica`, `joined_replicas`), another mode: data
+    # parallelism, which one server has by itself.
     "several servers": (
-        "Replica",
+        "BALANCING",
+        "Fleet",
         "Replicas",
-        "joined_replicas",
+        "balancing",
+        "fleet",
         "numbers_of",
         "port_of_gpus",
         "replicas",
         "replicas_of",
         "servers",
+        "servers_of",
     ),
     "unseen prompts": (
         "FACTS",

@@ -10,8 +10,8 @@ It hides YAML, three parsers and their versions. Public: `engine`, `recognise`, 
 """
 
 from .cards import HardwareCard, ModelCard
-from .command import Command, Configuration, Knobs, Scalar
-from .context import Context, gpus_of
+from .command import Command, Configuration, Knobs, Scalar, gpus_of
+from .context import Context
 from .engine import Engine, ParsedCommand
 from .entry import Entry
 from .enumeration import Candidate, CandidateSet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +21,10 @@ PORT = 8000
 """Port of the first server of a command in files for people."""
 
 
-def port_of_gpus(first: int) -> str:
-    """Return the port of each of several servers in a shell's loop over their GPUs: `first` plus
-    its first GPU."""
-    return f'"$(({first} + ${{gpus%%,*}}))"'
-
-
-def numbers_of(servers: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the GPUs of each of several servers, or without GPUs its own number, for such a
-    loop."""
-    return [next(iter(own.values()), str(i)) for i, own in enumerate(servers)]
-
-
+RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
+"""Knobs whose product is the number of GPUs of a configuration."""
+DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+"""Vendor to the environment variable that selects a machine's GPUs."""
 _ADDED = {("replicas", 1), ("api_server_count", None)}
 """Knobs added later, with the value of all earlier configurations: omitted from the fingerprint, so
 that recorded launches keep theirs."""
@@ -68,6 +61,48 @@ class Configuration:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Configuration) and self.fingerprint == other.fingerprint
+
+
+def gpus_of(configuration: Configuration, most: int) -> int:
+    """Count the GPUs of a configuration's servers, at most ``most``; one that names no size takes
+    all."""
+    sizes = _sizes(configuration.knobs)
+    return min(most, math.prod(sizes)) if sizes else most
+
+
+def gpus_of_a_server(configuration: Configuration, most: int) -> int:
+    """Count the GPUs of each server of a configuration, see `gpus_of`."""
+    return gpus_of(configuration, most) // replicas_of(configuration.knobs)
+
+
+def _sizes(knobs: Knobs) -> list[int]:
+    return [size for name in RANKS if isinstance(size := knobs.get(name), int) and size > 0]
+
+
+def replicas_of(knobs: Knobs) -> int:
+    """Count the servers of a configuration: one for an engine without such a knob."""
+    return int(knobs.get("replicas") or 1)
+
+
+def servers_of(knobs: Knobs, vendor: str) -> tuple[dict[str, str], ...]:
+    """Return the settings of each server of a configuration, its own GPUs; empty for a single
+    server."""
+    count = replicas_of(knobs)
+    each, variable = math.prod(_sizes(knobs)) // count, DEVICES.get(vendor)
+    ranges = [range(i * each, (i + 1) * each) for i in range(count)] if count > 1 else []
+    return tuple({variable: ",".join(map(str, own))} if variable else {} for own in ranges)
+
+
+def port_of_gpus(first: int) -> str:
+    """Return the port of each of several servers in a shell's loop over their GPUs: `first` plus
+    its first GPU."""
+    return f'"$(({first} + ${{gpus%%,*}}))"'
+
+
+def numbers_of(servers: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the GPUs of each of several servers, or without GPUs its own number, for such a
+    loop."""
+    return [next(iter(own.values()), str(i)) for i, own in enumerate(servers)]
 
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -121,9 +156,18 @@ class Command:
     container: tuple[str, ...] = ()
     servers: tuple[Mapping[str, str], ...] = ()
 
+    @classmethod
+    def on_gpus(cls, argv: tuple[str, ...], knobs: Knobs, vendor: str) -> Command:
+        """Return the command that starts the servers of a configuration, each on its own GPUs."""
+        return cls(argv, servers=servers_of(knobs, vendor))
+
     @property
     def replicas(self) -> int:
         return len(self.servers) or 1
+
+    def gpus_each(self, gpus: int) -> int:
+        """Divide GPUs among the servers."""
+        return gpus // self.replicas
 
     @property
     def words(self) -> tuple[str, ...]:

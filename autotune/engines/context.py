@@ -18,11 +18,7 @@ from .expression import Namespace, Scope, evaluate, fill_value
 from .failure import Failure
 from .schema import Effect, EngineCard, Knob, Rule, Values
 
-RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
-"""Knobs whose product is the number of GPUs of a configuration."""
 _OF_THE_LOAD = ("longest_request", "concurrency", "tokens_in_flight", "shares_prefixes")
-DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
-"""Vendor to the environment variable that selects a machine's GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +72,6 @@ def search_values(knob: Knob, scope: Scope, version: str) -> tuple[Scalar, ...]:
         elif entry.holds(scope, version):
             return tuple(entry.values)
     return tuple(plain) if plain else (default_of(knob, scope, version),)
-
-
-def gpus_of(configuration: Configuration, most: int) -> int:
-    """Count the GPUs of a configuration's servers, at most ``most``; one that names no size takes
-    all."""
-    sizes = _sizes(configuration.knobs)
-    return min(most, math.prod(sizes)) if sizes else most
-
-
-def _sizes(knobs: Scope) -> list[int]:
-    return [size for name in RANKS if isinstance(size := knobs.get(name), int) and size > 0]
-
-
-def replicas_of(knobs: Scope) -> int:
-    """Count the servers of a configuration: one for an engine without such a knob."""
-    return int(knobs.get("replicas") or 1)
-
-
-def servers_of(knobs: Scope, vendor: str) -> tuple[dict[str, str], ...]:
-    """Return the settings of each server of a configuration, its own GPUs; empty for a single
-    server."""
-    count = replicas_of(knobs)
-    each, variable = math.prod(_sizes(knobs)) // count, DEVICES.get(vendor)
-    ranges = [range(i * each, (i + 1) * each) for i in range(count)] if count > 1 else []
-    return tuple({variable: ",".join(map(str, own))} if variable else {} for own in ranges)
 
 
 class Normaliser:

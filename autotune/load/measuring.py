@@ -43,7 +43,7 @@ from .client.messages import (
     WorkerTask,
 )
 from .client.stream import OutcomeKind, RequestOutcome, failure_sentence, tally
-from .client.target import BALANCING, Target
+from .client.target import Target
 from .load import Load
 from .metrics.formulas import Slo, steady, steady_part, summarize, summarize_loads
 from .metrics.records import RequestRecords
@@ -193,7 +193,7 @@ class Measurement:
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing
             else was sent.
-        servers: number of servers that shared it.
+        balancing: see `Target.balancing`.
         died: whether a load search ended with the server's death; without a search a death is a
             `failure`.
     """
@@ -202,7 +202,7 @@ class Measurement:
     points: tuple[LoadResult, ...]
     warm_up_s: float = 0.0
     warm_up_failed: tuple[RequestOutcome, ...] = ()
-    servers: int = 1
+    balancing: Json = field(default_factory=dict)
     died: bool = False
 
     @cached_property
@@ -342,9 +342,7 @@ def to_json(runs: Sequence[Measurement]) -> Json:
         "warm_up_s": sum(run.warm_up_s for run in runs),
         "points": [_point_json([load for load in loads if load is not None]) for loads in repeats],
     }
-    if runs and runs[0].servers > 1:
-        result |= {"servers": runs[0].servers, "balancing": BALANCING}
-    return result
+    return result | (runs[0].balancing if runs else {})
 
 
 def _with_sound_steady(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
@@ -667,7 +665,7 @@ def measure(
             else:
                 discarded.pop()  # the last try is the result, although the client did not keep up
             loads.append(load._replace(discarded=tuple(discarded)))
-    return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, len(target.servers))
+    return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, target.balancing())
 
 
 @dataclass
@@ -682,15 +680,15 @@ class _WarmUp:
     def answered(self, task: WorkerTask, workers: Workers) -> bool:
         """Send the warm-up of a load if needed; returns whether the server answered any of it."""
         requests = task.requests
-        servers = len(task.target.servers)
-        streams = min(requests.concurrency, servers * _WARM_UP_CONCURRENCY)
+        addresses = len(task.target)
+        streams = min(requests.concurrency, addresses * _WARM_UP_CONCURRENCY)
         if not self.options.warm_up or streams <= self.streams:
             return True
         self.streams = streams
         # At least twice as many requests as streams, within the bounds, all at once, with short
         # answers.
         tokens = np.cumsum(requests.input_tokens[: 2 * streams])
-        count = max(int((tokens <= servers * _WARM_UP_INPUT_TOKENS).sum()), 1)
+        count = max(int((tokens <= addresses * _WARM_UP_INPUT_TOKENS).sum()), 1)
         some = replace(
             requests,
             input_tokens=requests.input_tokens[:count],

@@ -69,7 +69,7 @@ class ServerClient:
 
     def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
         self._target = target
-        self._all = [http_client(httpx.Client, server, timeout_s) for server in target.servers]
+        self._all = [http_client(httpx.Client, address, timeout_s) for address in target]
         self._http = self._all[0]
 
     def __enter__(self) -> ServerClient:

@@ -184,7 +184,7 @@ class Scheduler:
         self._separate = self._c.prefill == "separate"
         self._batches = Batches(server)
         self._state = sequences
-        self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
+        self.attention_replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
         self._turn = 0
         self.running: Ints = np.empty(0, dtype=np.int64)
         self._block = server.block_tokens
@@ -194,17 +194,17 @@ class Scheduler:
 
     @property
     def cached_tokens(self) -> int:
-        return sum(replica.cached_tokens for replica in self.replicas)
+        return sum(replica.cached_tokens for replica in self.attention_replicas)
 
     def add(self, request: int) -> None:
         """Queue a request at a replica; equally loaded ones take turns."""
-        count, number = len(self.replicas), self._turn
+        count, number = len(self.attention_replicas), self._turn
         self._turn = (number + 1) % count
         if self._c.dispatch != "round_robin":
             turns = [*range(number, count), *range(number)]
-            number = min(turns, key=lambda one: self._load(self.replicas[one]))
+            number = min(turns, key=lambda one: self._load(self.attention_replicas[one]))
         self._state.replica[request] = number
-        self.replicas[number].add(request)
+        self.attention_replicas[number].add(request)
 
     def _load(self, replica: Replica) -> tuple[float, float]:
         """Return the load seen by the balancer, which is exact here and about 0.1 s late in
@@ -218,14 +218,14 @@ class Scheduler:
         return replica.in_flight, replica.prompt_tokens
 
     def abort(self, request: int) -> None:
-        if self.replicas[self._state.replica[request]].abort(request):
+        if self.attention_replicas[self._state.replica[request]].abort(request):
             self.running = self.running[self.running != request]
 
     def take_chunks(self) -> Chunks:
         """Take the prompt pieces of the next step, per replica; admits waiting requests that
         fit."""
         chunks = list[Sequence[Chunk]]()
-        for number, replica in enumerate(self.replicas):
+        for number, replica in enumerate(self.attention_replicas):
             if replica.admits:
                 chunks.append(
                     replica.take_chunks(self._taken(replica, self._of(number, self.running)))
@@ -258,7 +258,7 @@ class Scheduler:
         busy = [self._separate and bool(pieces) for pieces in chunks]
         if any(busy) and self._c.prefill_idles_ranks:
             busy = [True] * len(busy)
-        for number, replica in enumerate(self.replicas):
+        for number, replica in enumerate(self.attention_replicas):
             needed = replica.running * (self.gain + self._block)
             if replica.running and not busy[number] and replica.used + needed > replica.capacity:
                 self._preempt(number, keeps=0 if replica.fills or chunks[number] else 1)
@@ -273,7 +273,7 @@ class Scheduler:
         pieces per rank."""
         # Attention also reads the tokens before the next one that belong to the prefix cache.
         context = self._state.read[ids] + self._state.written[ids] - 1.0
-        top_k, ranks = self._batches.top_k, len(self.replicas)
+        top_k, ranks = self._batches.top_k, len(self.attention_replicas)
         counts = [len(ids)]
         if ranks > 1:
             counts = np.bincount(self._state.replica[ids], minlength=ranks).tolist()
@@ -282,7 +282,7 @@ class Scheduler:
         return self._batches.time.seconds(*self._batches.step(counts, contexts, kept, chunks))
 
     def _sums(self, ids: Ints, values: Floats) -> list[float]:
-        ranks = len(self.replicas)
+        ranks = len(self.attention_replicas)
         if ranks == 1:
             return [float(values.sum())]
         sums: list[float] = np.bincount(self._state.replica[ids], values, ranks).tolist()
@@ -294,14 +294,14 @@ class Scheduler:
         self.grow(step.ids, 1)
         if step.started:
             for request in step.started:
-                self.replicas[self._state.replica[request]].start(request)
+                self.attention_replicas[self._state.replica[request]].start(request)
             self.running = np.append(self.running, np.array(step.started, dtype=np.int64))
 
     def steps_until_change(self, ids: Ints) -> int:
         """Count the decode steps until a sequence ends or a replica's pool is full."""
         left = float((self._state.output[ids] - self._state.written[ids]).min())
         steps = max(1, math.ceil(left / self.gain - 1e-9))
-        for number, replica in enumerate(self.replicas):
+        for number, replica in enumerate(self.attention_replicas):
             room = replica.capacity - replica.used
             if replica.running * (self.gain * steps + self._block) > room:
                 steps = self._steps_in(room, self._of(number, ids), steps)
@@ -332,8 +332,8 @@ class Scheduler:
         s.context[ids] += gained
         s.written[ids] += gained
         for number, tokens in enumerate(self._sums(ids, grown)):
-            if self.replicas[number].running:
-                self.replicas[number].decoded(tokens, steps)
+            if self.attention_replicas[number].running:
+                self.attention_replicas[number].decoded(tokens, steps)
 
     def take_ended(self) -> Ints:
         """Remove the sequences with all tokens."""
@@ -343,11 +343,11 @@ class Scheduler:
         if ended.size:
             self.running = ids[~over]
             for request in ended.tolist():
-                self.replicas[s.replica[request]].finish(request)
+                self.attention_replicas[s.replica[request]].finish(request)
         return ended
 
     def _of(self, number: int, ids: Ints) -> Ints:
-        return ids if len(self.replicas) == 1 else ids[self._state.replica[ids] == number]
+        return ids if len(self.attention_replicas) == 1 else ids[self._state.replica[ids] == number]
 
     def _blocks(self, tokens: Floats) -> Floats:
         blocks: Floats = np.ceil(tokens / self._block - 1e-9)
@@ -363,7 +363,7 @@ class Scheduler:
     def _preempt(self, number: int, keeps: int) -> None:
         """Preempt sequences of a pool that cannot take its next decode step, until `keeps` are
         left."""
-        s, replica = self._state, self.replicas[number]
+        s, replica = self._state, self.attention_replicas[number]
         mine, preempted = self._of(number, self.running), 0
         grown = self._grown(mine, self.gain)
         # Without prompts the last one stays, although the cache could make room for it too.

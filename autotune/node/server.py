@@ -13,6 +13,7 @@ from autotune.engines import Knobs, Library, Scalar
 from autotune.engines.cards import BF16
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate, names
+from autotune.load.requests import Requests
 
 from .calibration import ServerSetup, coefficients_of
 from .coefficients import Coefficients
@@ -121,6 +122,15 @@ class SimulatedServer:
             # Drafts of random weights are right where they are forced to be, whatever the prompt.
             self.text_tokens_per_step = self.tokens_per_step
             self.pace = self._random_pace(c.random_weights_spread)
+
+    def shares_of(self, requests: Requests) -> list[Requests]:
+        """Return each server's share of a load; one without a stream of a light load stays idle."""
+        parts = min(self.replicas, requests.concurrency)
+        return [requests.part(number, parts) for number in range(parts)]
+
+    def share_of(self, count: int) -> int:
+        """Return the most requests of a load that one of the servers gets."""
+        return math.ceil(count / self.replicas)
 
     def _random_pace(self, spread: float) -> float:
         layout = f"{self.setup.engine} {self.tensor_parallel} {self.data_parallel} {self.expert_parallel}"

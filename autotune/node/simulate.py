@@ -91,9 +91,7 @@ def run_server(
             return replace(outcome, failure=failure)
         # A pool too close to call for the longest request just holds it.
         pool = max(plan.capacity_tokens, workload.longest_request + server.block_tokens)
-        # Each server has its share; one without a stream of a light load stays idle.
-        parts = min(server.replicas, requests.concurrency)
-        batchings = [Batching(server, requests.part(i, parts), pool) for i in range(parts)]
+        batchings = [Batching(server, share, pool) for share in server.shares_of(requests)]
         runs.append(RequestRecords.side_by_side([batching.run() for batching in batchings]))
         read += float(requests.input_tokens.sum())
         for batching in batchings:

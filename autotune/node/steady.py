@@ -120,13 +120,10 @@ class LoadSummary(NamedTuple):
             groups=groups or int(bool(requests.blocks or requests.turns)),
         )
 
-    def share(self, servers: int) -> LoadSummary:
-        """Return the share of one of several servers, one of which has the longest answers."""
-        if servers == 1:
-            return self
+    def share(self, server: SimulatedServer) -> LoadSummary:
+        """Return the share of the server that has the longest answers."""
         return self._replace(
-            requests=math.ceil(self.requests / servers),
-            in_flight=math.ceil(self.in_flight / servers),
+            requests=server.share_of(self.requests), in_flight=server.share_of(self.in_flight)
         )
 
 
@@ -607,7 +604,7 @@ class SteadyNode:
         plan, limit = plan_memory(server), server.running_limit * server.data_parallel
         running = []
         for load in self._loads:
-            load = load.share(server.replicas)
+            load = load.share(server)
             most = min(load.in_flight, limit)
             # A plan that does not fit is wrong about the cache too, if the server starts after all.
             if plan.starts:
@@ -629,7 +626,7 @@ class SteadyNode:
         """Return metrics with the calibrated figures, and logarithms with each draw."""
         server = self._server(knobs, engine, version, drawn=True)
         served = [
-            (load, flow_of(server, load.share(server.replicas), most))
+            (load, flow_of(server, load.share(server), most))
             for load, most in zip(self._loads, running, strict=True)
         ]
         metrics = self._metrics_of([(load, flow.first_draw()) for load, flow in served])

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,9 +36,8 @@ from .command import (
 )
 from .logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from .ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
-from .preflight import visible_gpus
 from .processes import MARKER, Membership, end
-from .server import PATHS, Replicas, Server
+from .server import PATHS, Server, launch_each
 from .watchdog import Request, finish_log, remove_temporary
 
 _PORT_S = 2.0
@@ -283,19 +283,7 @@ class ProcessLauncher:
         Returns as soon as their processes run. Raises `BadInput`, with all servers ended: the
         program is not there, or the folder cannot be written.
         """
-        if not command.servers:
-            return self._launch_one(command, folder, card)
-        servers: list[Server] = []
-        try:
-            for number, own in enumerate(command.servers):
-                one = replace(command, env={**command.env, **among_visible(own)})
-                place = folder / f"server-{number}" if number else folder
-                servers.append(self._launch_one(one, place, card))
-        except BaseException:
-            if servers:
-                Replicas(servers).stop()
-            raise
-        return Replicas(servers)
+        return launch_each(command, folder, partial(self._launch_one, card=card))
 
     def _launch_one(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
         command, secrets = resolve_references(command, os.environ)
@@ -345,20 +333,3 @@ class ProcessLauncher:
         raises `BadInput`."""
         program = find_program(command.argv[0], environment, card.title)
         return [], [program, *absolute_paths(command.argv[1:], command.files)], environment
-
-
-def among_visible(own: Environment) -> dict[str, str]:
-    """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only
-    some of them."""
-    chosen = visible_gpus()
-    if chosen is None or not own:
-        return dict(own)
-    variable, gpus = chosen
-    (numbers,) = own.values()
-    places = [int(number) for number in numbers.split(",")]
-    if max(places) >= len(gpus):
-        raise BadInput(
-            f"{variable}={os.environ[variable]} shows {len(gpus)} GPUs, "
-            f"but GPU {max(places)} is needed"
-        )
-    return {variable: ",".join(gpus[place] for place in places)}

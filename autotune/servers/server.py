@@ -7,9 +7,10 @@ runs: it is asked, loaded, and left alone.
 from __future__ import annotations
 
 import math
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,13 +19,15 @@ from typing import Self
 
 import httpx
 
-from autotune.engines import Failure, FailureKind
+from autotune.base import BadInput, Environment
+from autotune.engines import Command, Failure, FailureKind
 from autotune.load.client.stream import whole_answer
 from autotune.load.client.target import Target
 from autotune.load.server_client import ServerClient, http_client, served_models
 
 from . import StartupTimeouts, StopReport
 from .command import masked
+from .preflight import visible_gpus
 
 _POLL_S = (0.05, 0.5)
 """First and longest pause between two polls; it grows because most starts take minutes."""
@@ -265,6 +268,45 @@ class Replicas(Server):
             tuple(survivor for report in reports for survivor in report.survivors),
             all(report.port_free for report in reports),
         )
+
+
+def launch_each(
+    command: Command, folder: Path, launch_one: Callable[[Command, Path], Server]
+) -> Server:
+    """Start each server of a command, the first one in a folder, others in ``server-1`` … in it.
+
+    Where one cannot be started, the others are stopped.
+    """
+    if not command.servers:
+        return launch_one(command, folder)
+    servers: list[Server] = []
+    try:
+        for number, own in enumerate(command.servers):
+            one = replace(command, env={**command.env, **among_visible(own)})
+            place = folder / f"server-{number}" if number else folder
+            servers.append(launch_one(one, place))
+    except BaseException:
+        if servers:
+            Replicas(servers).stop()
+        raise
+    return Replicas(servers)
+
+
+def among_visible(own: Environment) -> dict[str, str]:
+    """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only
+    some of them."""
+    chosen = visible_gpus()
+    if chosen is None or not own:
+        return dict(own)
+    variable, gpus = chosen
+    (numbers,) = own.values()
+    places = [int(number) for number in numbers.split(",")]
+    if max(places) >= len(gpus):
+        raise BadInput(
+            f"{variable}={os.environ[variable]} shows {len(gpus)} GPUs, "
+            f"but GPU {max(places)} is needed"
+        )
+    return {variable: ",".join(gpus[place] for place in places)}
 
 
 def connect(url: str, names: Sequence[str], api_key: str | None = None) -> ExternalServer:

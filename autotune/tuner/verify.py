@@ -39,7 +39,7 @@ from autotune.base import (
     write_atomically,
 )
 from autotune.engines import Command, Engine, EngineSpace, Library, Scalar
-from autotune.engines.context import RANKS
+from autotune.engines.command import RANKS
 from autotune.engines.installed import choose, engine_of, named_binaries
 from autotune.engines.library import LOCAL
 from autotune.engines.machine import has

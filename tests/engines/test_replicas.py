@@ -13,8 +13,8 @@ import pytest
 
 from autotune.base.errors import NothingFeasible
 from autotune.cli.prediction import simulate
-from autotune.engines.command import Command, Configuration, Scalar
-from autotune.engines.context import Context, gpus_of, servers_of
+from autotune.engines.command import Command, Configuration, Scalar, gpus_of, servers_of
+from autotune.engines.context import Context
 from autotune.engines.enumeration import enumerate_engine
 from autotune.engines.library import Library
 from autotune.engines.registry import engine

@@ -23,10 +23,10 @@ THREE = Target.parse("http://127.0.0.1:1,http://127.0.0.1:2, http://127.0.0.1:3/
 
 
 def test_several_addresses_are_servers_each_with_the_key():
-    assert [server.port for server in THREE.servers] == [1, 2, 3]
-    assert {(server.api_key, server.others) for server in THREE.servers} == {("key", ())}
-    assert [server.port for server in THREE.beginning_with(4).servers] == [2, 3, 1]
-    assert Target.parse("http://h:1").servers == (Target.parse("http://h:1"),)
+    assert [server.port for server in THREE] == [1, 2, 3]
+    assert {(server.api_key, server.others) for server in THREE} == {("key", ())}
+    assert [server.port for server in THREE.beginning_with(4)] == [2, 3, 1]
+    assert list(Target.parse("http://h:1")) == [Target.parse("http://h:1")]
 
 
 def test_a_request_goes_to_the_server_with_the_fewest_in_flight():

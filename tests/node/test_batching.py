@@ -78,12 +78,12 @@ class WatchedBatching(Batching):
         class Watched(type(self.scheduler)):
             def take_chunks(self):
                 chunks = super().take_chunks()
-                watched.note(self.replicas)
+                watched.note(self.attention_replicas)
                 return chunks
 
             def grow(self, ids, steps):
                 super().grow(ids, steps)
-                watched.note(self.replicas)
+                watched.note(self.attention_replicas)
 
         self.scheduler.__class__ = Watched
 

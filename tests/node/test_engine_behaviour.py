@@ -243,10 +243,10 @@ def test_sglangs_chunk_under_dp_attention(version, tp, dp, budget):
 @pytest.mark.parametrize(("drafts", "decoding"), [(0, 7), (1, 0)])
 def test_with_speculation_sglang_ranks_idle_while_another_fills_a_prompt(drafts, decoding):
     pool = Pool(server("sglang", 1, 8, speculative_tokens=drafts), [100] * 9, [50] * 9)
-    for replica in pool.scheduler.replicas[:1]:
+    for replica in pool.scheduler.attention_replicas[:1]:
         late = replica.waiting.pop()
     pool.step()
-    pool.scheduler.replicas[0].waiting.append(late)
+    pool.scheduler.attention_replicas[0].waiting.append(late)
     assert len(pool.step()[1].ids) == decoding
 
 
@@ -269,7 +269,7 @@ def test_what_admission_reserves_in_sglang_falls_and_rises():
     pool = Pool(server("sglang"), [100] * 3, [2000] * 3)
     for _ in range(301):
         pool.step()
-    replica = pool.scheduler.replicas[0]
+    replica = pool.scheduler.attention_replicas[0]
     assert replica.share == pytest.approx(0.7 - 300 / 600 * 0.7 * 0.86)
     replica.preempted(600.0, 4000.0)
     assert replica.share == pytest.approx((600 + 20 * 3) / 4001)
@@ -293,7 +293,7 @@ def test_whom_a_full_pool_throws_out(engine, knobs, victim, waits):
     )
     while not pool.scheduler.preemptions:
         pool.step()
-    queue = list(pool.scheduler.replicas[0].waiting)
+    queue = list(pool.scheduler.attention_replicas[0].waiting)
     assert queue == ([victim, 3] if waits == "first" else [3, victim])
 
 
@@ -320,7 +320,7 @@ def test_a_sequence_occupies_whole_blocks(read, steps, drafts, engine):
         pool.step()
     held = read + (steps - 1) * on.tokens_per_step
     assert (
-        pool.scheduler.replicas[0].used
+        pool.scheduler.attention_replicas[0].used
         == math.ceil(held / on.block_tokens - 1e-9) * on.block_tokens
     )
 
@@ -353,8 +353,8 @@ def test_dispatch_by_engine_and_version():
 def test_a_waiting_request_weighs_as_much_as_four_that_run():
     pool = Pool(server("vllm", 4, 2, version="0.13.0"), [10] * 9, [50] * 9)
     pool.step()  # five run on the first rank, four on the second
-    pool.scheduler.replicas[1].waiting.append(0)
-    pool.scheduler.replicas[1].in_flight += 1
+    pool.scheduler.attention_replicas[1].waiting.append(0)
+    pool.scheduler.attention_replicas[1].in_flight += 1
     pool.scheduler.add(8)
     assert pool.state.replica[8] == 0
 

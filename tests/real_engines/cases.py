@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from autotune.base.errors import BadInput
-from autotune.engines.command import Configuration, Scalar
+from autotune.engines.command import RANKS, Configuration, Scalar
 from autotune.engines.context import (
-    RANKS,
     Context,
     Normaliser,
     broken_rules,

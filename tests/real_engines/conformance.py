@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.base.errors import BadInput
-from autotune.engines.command import Configuration
-from autotune.engines.context import Context, gpus_of, replicas_of
+from autotune.engines.command import Configuration, gpus_of_a_server, replicas_of
+from autotune.engines.context import Context
 from autotune.engines.engine import Engine
 from autotune.engines.library import Library
 from autotune.engines.space import EngineSpace
@@ -193,11 +193,7 @@ def _ask_all(
 def _ask_one(process: EngineProcess, judge: Judge, case: Case, checkpoint: Path) -> list[Finding]:
     engine, context, one = judge.engine, judge.context, case.configuration
     argv, env = _arguments(engine, context, one, checkpoint)
-    gpus = (
-        gpus_of(one, context.gpus) // replicas_of(one.knobs)
-        if replicas_of(one.knobs) > 1
-        else context.gpus
-    )
+    gpus = gpus_of_a_server(one, context.gpus) if replicas_of(one.knobs) > 1 else context.gpus
     verdict = process.ask(argv, env, gpus)
     told = " ".join([*(f"{name}={text}" for name, text in env.items()), shlex.join(argv)])
     return list(judge.judge(case, verdict, told.replace(str(checkpoint), context.model.id)))

@@ -16,8 +16,8 @@ from autotune.engines.failure import Failure
 from autotune.servers import StartupTimeouts, StopReport
 from autotune.servers.ports import is_free
 from autotune.servers.preflight import VISIBLE
-from autotune.servers.process import ProcessLauncher, among_visible
-from autotune.servers.server import Replicas, Server
+from autotune.servers.process import ProcessLauncher
+from autotune.servers.server import Replicas, Server, among_visible
 from tests.processes import until
 from tests.servers.settings import CARD, GRACE, PATIENT, alive_with, stand_in
 

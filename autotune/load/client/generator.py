@@ -84,7 +84,9 @@ class Connections:
     """
 
     def __init__(self, target: Target, connect_s: float) -> None:
-        self._servers = [Server(server) for server in target.servers]
+        self._servers = [Server(address) for address in target]
+        for server in self._servers:
+            server.target.addresses  # noqa: B018  resolved here, where an unknown name can be reported
         self._connect_s = connect_s
         self._all: set[Connection] = set()
 
@@ -244,8 +246,6 @@ class Generator:
     def __init__(self, target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> None:
         in_flight = min(schedule.concurrency, len(schedule))
         allow_open_files(in_flight, surely=schedule.at_once >= in_flight)
-        for server in target.servers:
-            server.addresses  # noqa: B018  resolved here, where an unknown name can be reported
         self._schedule = schedule
         self._connections = Connections(target, timeouts.connect_s)
         self._redacted = target.redacted

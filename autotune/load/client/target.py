@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 from urllib.parse import urlsplit
 
 from autotune.base import BadInput
@@ -22,7 +24,10 @@ _TELLING = 8  # Least length of a prefix of an API key that is hidden
 
 @dataclass(frozen=True)
 class Target:
-    """Parsed URL of a server; `prefix` is the path to the API, without ``/v1``, mostly empty."""
+    """Parsed URL of a server; `prefix` is the path to the API, without ``/v1``, mostly empty.
+
+    It is a list of addresses, its own and the `others`, which share the load.
+    """
 
     scheme: str
     host: str
@@ -66,15 +71,23 @@ class Target:
         port = port or (443 if parts.scheme == "https" else 80)
         return cls(parts.scheme, host, port, prefix, api_key)
 
-    @property
-    def servers(self) -> tuple[Target, ...]:
-        """Return every server as its own target."""
-        return (replace(self, others=()), *self.others)
+    def __iter__(self) -> Iterator[Target]:
+        """List every address as its own target."""
+        yield replace(self, others=())
+        yield from self.others
+
+    def __len__(self) -> int:
+        return 1 + len(self.others)
 
     def beginning_with(self, number: int) -> Target:
-        """Return the same servers, rotated to start with another one."""
-        first, *others = (self.servers * 2)[number % len(self.servers) :][: len(self.servers)]
+        """Return the same addresses, rotated to start with another one."""
+        addresses, start = list(self), number % len(self)
+        first, *others = addresses[start:] + addresses[:start]
         return replace(first, others=tuple(others))
+
+    def balancing(self) -> dict[str, Any]:
+        """Return what a result says of the spreading of requests; nothing for one server."""
+        return {"servers": len(self), "balancing": BALANCING} if self.others else {}
 
     @property
     def url(self) -> str:

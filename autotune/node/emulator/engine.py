@@ -171,16 +171,16 @@ class LiveEngine:
     def reset_cache(self) -> bool:
         """Empty the prefix caches; False if a replica has requests: it then keeps everything, as
         the engines do."""
-        for replica in self._scheduler.replicas:
+        for replica in self._scheduler.attention_replicas:
             if not replica.in_flight:
                 replica.empty_cache()
         return not self._sinks
 
     def figures(self) -> dict[str, float]:
         scheduler = self._scheduler
-        waiting = sum(len(replica.waiting) for replica in scheduler.replicas)
+        waiting = sum(len(replica.waiting) for replica in scheduler.attention_replicas)
         idle = sum(cache.idle_tokens for cache in self._caches)
-        used = max(0.0, sum(replica.used for replica in scheduler.replicas) - idle)
+        used = max(0.0, sum(replica.used for replica in scheduler.attention_replicas) - idle)
         pool = self.capacity * len(self._caches)
         read = self._prompt_tokens
         figures = {

@@ -25,7 +25,6 @@ from typing import Any
 
 import yaml
 
-from autotune.base import BadInput
 from autotune.engines import Library
 from autotune.engines.command import PORT, reference_in, written
 from autotune.servers.docker_run import FILES_FOLDER, docker_card
@@ -48,6 +47,7 @@ from .winner import (
 
 _FOLDER = files(__package__)
 _TOKEN = "HF_TOKEN"
+_USERS_WEIGHTS = "~/.cache/huggingface"
 _SHARED_MEMORY_GIB = 32
 """Size of /dev/shm if a container cannot share the host's: the value of SGLang's documentation for
 ``docker run`` (https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM and
@@ -67,6 +67,7 @@ def _filled(name: str, container: Container, **values: Any) -> list[Any]:
         "port": PORT,
         "outside_port": container.winner.port,
         "folder": FILES_FOLDER if container.files else None,
+        "replicas": container.winner.fleet.count,
         **values,
     }
     documents = yaml.safe_load_all(_FOLDER.joinpath(name).read_text(encoding="utf-8"))
@@ -90,18 +91,44 @@ def _fill(node: Any, values: dict[str, Any]) -> Any:
 
 def compose(winner: Winner) -> str:
     """Return ``compose.yaml``."""
-    container, card = container_of(winner), docker_card()
+    container = container_of(winner)
+    services, configs = winner.fleet.composed(*_compose_services(container))
+    written_files = {
+        f"file-{i}": {"content": doubled(text)}
+        for i, text in enumerate(container.files.values(), 1)
+    }
+    document: dict[str, Any] = {"name": container.name, "services": services}
+    if configs := written_files | configs:
+        document["configs"] = configs
+    document["volumes"] = {name: {"name": name} for name in container.caches.values()}
+    weights = container.weights or f"this user's {_USERS_WEIGHTS}"
+    about = [
+        "use: docker compose up --detach --wait",
+        f"Its address is 127.0.0.1:{winner.port}, on this machine only; change ports to open it.",
+        f"Weights come from {weights}; change volumes if yours are elsewhere.",
+        container.start_limit_source,
+    ]
+    if configs:
+        about.append("Needs Docker Compose 2.23.1 or later, which writes the files.")
+    about += [
+        f"set {name} to the secret that this command needs, outside or in .env"
+        for name in container.secrets
+    ]
+    return _yaml_file(winner, about, document)
+
+
+def _compose_services(container: Container) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the service of one server, and that of a balancer in front of several."""
+    fleet, card = container.winner.fleet, docker_card()
     # Without a value, a variable comes from the caller's environment, if set.
     inherited, own = card.variables, {**container.gpu_choice, **container.env}
-    gpus, weights = None, container.weights or "~/.cache/huggingface"
+    gpus = None
     if container.vendor == "nvidia":
         # Only the reserved GPUs go in, and are counted from 0 there.
         inherited = [name for name in inherited if not chooses_gpus(name)]
         own = dict(container.env)
-        count = winner.gpus * winner.replicas
-        gpus = [{"driver": "nvidia", "count": count, "capabilities": ["gpu"]}]
+        gpus = [{"driver": "nvidia", "count": fleet.all_gpus, "capabilities": ["gpu"]}]
     settings = {name: written(value, doubled, required) for name, value in own.items()}
-    names = [f"server-{i}" for i in range(winner.replicas)]
     head, tail, balancer = _filled(
         "compose.yaml",
         container,
@@ -116,45 +143,12 @@ def compose(winner: Winner) -> str:
         gpus=gpus,
         volumes=[
             *(f"{name}:{folder}" for folder, name in container.caches.items()),
-            f"{doubled(weights)}:{card.models}",
+            f"{doubled(container.weights or _USERS_WEIGHTS)}:{card.models}",
             *(doubled(f"{path}:{path}:ro") for path in container.mounts),
         ],
-        healthy={name: {"condition": "service_healthy"} for name in names},
+        healthy={name: {"condition": "service_healthy"} for name in fleet.names},
     )
-    configs = {
-        f"file-{i}": {"content": doubled(text)}
-        for i, text in enumerate(container.files.values(), 1)
-    }
-    services = {"server": {**head, **_docker_options(container), **tail}}
-    if winner.servers:  # All GPUs go into each of them.
-        (server,) = services.values()
-        del server["ports"]
-        server["environment"] |= winner.servers[0].settings
-        services = {names[0]: server}
-        for name, one in zip(names[1:], winner.servers[1:], strict=True):
-            services[name] = {"extends": {"service": names[0]}, "environment": dict(one.settings)}
-        services["balancer"] = balancer
-        nginx = Template(_FOLDER.joinpath("nginx.conf").read_text(encoding="utf-8"))
-        upstream = "\n    ".join(f"server {name}:{PORT};" for name in names)
-        configs["balancer"] = {"content": nginx.substitute(servers=upstream, port=PORT)}
-    document: dict[str, Any] = {"name": container.name, "services": services}
-    if configs:
-        document["configs"] = configs
-    document["volumes"] = {name: {"name": name} for name in container.caches.values()}
-    weights = container.weights or f"this user's {weights}"
-    about = [
-        "use: docker compose up --detach --wait",
-        f"Its address is 127.0.0.1:{winner.port}, on this machine only; change ports to open it.",
-        f"Weights come from {weights}; change volumes if yours are elsewhere.",
-        container.start_limit_source,
-    ]
-    if configs:
-        about.append("Needs Docker Compose 2.23.1 or later, which writes the files.")
-    about += [
-        f"set {name} to the secret that this command needs, outside or in .env"
-        for name in container.secrets
-    ]
-    return _yaml_file(winner, about, document)
+    return {**head, **_docker_options(container), **tail}, balancer
 
 
 def _docker_options(container: Container) -> dict[str, Any]:
@@ -186,24 +180,48 @@ _FETCH_S = 7200
 def kubernetes(winner: Winner) -> str:
     """Return a Deployment and a Service of the recommended server, with its claim and its files,
     for ``kubectl apply --filename``."""
-    container, recommendation = container_of(winner), winner.recommendation
+    container = container_of(winner)
+    config_map, *documents = _manifests(container)
+    if container.files:
+        documents.insert(0, config_map)
+    about = [
+        "use: kubectl apply --filename kubernetes.yaml",
+        f"Valid for {winner.recommendation.hardware} only: add a nodeSelector if the cluster also "
+        "has other GPUs.",
+        f"startup probe: {container.start_limit_source}",
+        # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom
+        # give.
+        *winner.fleet.kubernetes_notes(),
+    ]
+    if not container.model_is_local:
+        about.append(
+            "The weights are fetched before the server starts, so that its start takes as long as "
+            "measured."
+        )
+    literals = " ".join(f'--from-literal={key}="${key}"' for key in _secrets(container))
+    needed = "needed for" if container.secrets else "only where the model needs"
+    secret = f"kubectl create secret generic {container.name} {literals}"
+    return _yaml_file(winner, [*about, f"{needed} a token or key: {secret}"], *documents)
+
+
+def _manifests(container: Container) -> list[Any]:
+    """Return the documents of the packaged manifests for a container, that of its files first."""
+    winner, env = container.winner, _kubernetes_env(container)
     keys = {_key(i, name): name for i, name in enumerate(container.files)}
     words = [_kubernetes_word(word) for word in container.argv]
-    env = _kubernetes_env(container)
     options = docker_card().devices[container.vendor]
     caches = [
         {"name": "cache", "mountPath": folder, "subPath": folder.rpartition("/")[2].lstrip(".")}
         for folder in container.caches
     ]
-    config_map, *documents = _filled(
+    documents = _filled(
         "kubernetes.yaml",
         container,
         labels={"app.kubernetes.io/name": container.name},
         data={key: container.files[name] for key, name in keys.items()},
-        study=recommendation.study,
+        study=winner.recommendation.study,
         fingerprint=winner.choice.fingerprint,
-        evidence=recommendation.label.lower(),
-        replicas=winner.replicas,
+        evidence=winner.recommendation.label.lower(),
         deadline_s=_FETCH_S + container.start_limit_s,
         repository=doubled(container.model),
         revision=container.revision and doubled(container.revision),
@@ -222,9 +240,17 @@ def kubernetes(winner: Winner) -> str:
         starts=math.ceil(container.start_limit_s / _PERIOD_S),
         shared_memory_gib=_SHARED_MEMORY_GIB,
     )
-    pod = documents[1]["spec"]["template"]["spec"]
+    pod = documents[2]["spec"]["template"]["spec"]
+    pod["containers"][0]["volumeMounts"] += caches
+    _mount(pod, container, keys)
+    if container.model_is_local:
+        del pod["initContainers"]
+    return documents
+
+
+def _mount(pod: dict[str, Any], container: Container, keys: dict[str, str]) -> None:
+    """Mount the host's folders, and the files of a ConfigMap by their `keys`, in a pod's server."""
     volumes, mounts = pod["volumes"], pod["containers"][0]["volumeMounts"]
-    mounts += caches
     for i, path in enumerate(container.mounts):
         volumes.append({"name": f"host-{i}", "hostPath": {"path": path}})
         mounts.append({"name": f"host-{i}", "mountPath": path, "readOnly": True})
@@ -233,34 +259,6 @@ def kubernetes(winner: Winner) -> str:
         content = {"name": f"{container.name}-files", "items": items}
         volumes.append({"name": "files", "configMap": content})
         mounts.append({"name": "files", "mountPath": FILES_FOLDER, "readOnly": True})
-        documents.insert(0, config_map)
-    about = [
-        "use: kubectl apply --filename kubernetes.yaml",
-        f"Valid for {recommendation.hardware} only: add a nodeSelector if the cluster also has "
-        "other GPUs.",
-        f"startup probe: {container.start_limit_source}",
-    ]
-    # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom give.
-    claim = "The claim stores weights and compiled kernels, for"
-    if winner.replicas > 1:
-        about += [
-            f"{claim} pods of one node (ReadWriteMany: of any).",
-            "The Service chooses pods at random; the measurement chose the pod with the fewest "
-            "requests.",
-        ]
-    else:
-        about.append(f"{claim} one pod at a time, on any node.")
-    if container.model_is_local:
-        del pod["initContainers"]
-    else:
-        about.append(
-            "The weights are fetched before the server starts, so that its start takes as long as "
-            "measured."
-        )
-    literals = " ".join(f'--from-literal={key}="${key}"' for key in _secrets(container))
-    needed = "needed for" if container.secrets else "only where the model needs"
-    secret = f"kubectl create secret generic {container.name} {literals}"
-    return _yaml_file(winner, [*about, f"{needed} a token or key: {secret}"], *documents)
 
 
 def _secrets(container: Container) -> list[str]:
@@ -312,23 +310,14 @@ def dstack_service(winner: Winner) -> str:
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
     more: dict[str, Any] = {"port": PORT, "model": container.served, "probes": [probe]}
-    notes = [f"dstack waits for the start without a limit; {container.start_limit_source}"]
-    if winner.replicas > 1:
-        more["replicas"] = winner.replicas
-        notes.append(
-            "Replicas share a node if its fleet has blocks: set them to the node's GPUs over a "
-            "replica's."
-        )
-    return _dstack(container, "service", more, notes)
+    scaling, notes = winner.fleet.dstack()
+    limit = f"dstack waits for the start without a limit; {container.start_limit_source}"
+    return _dstack(container, "service", more | scaling, [limit, *notes])
 
 
 def dstack_task(winner: Winner) -> str:
     """Return ``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
-    if winner.replicas > 1:
-        raise BadInput(
-            f"a dstack task is one server, but {winner.replicas} are recommended: use the format "
-            "dstack"
-        )
+    winner.fleet.check_alone("a dstack task", "dstack")
     return _dstack(container_of(winner), "task", {"ports": [PORT]}, [])
 
 
@@ -422,7 +411,7 @@ def gpustack(winner: Winner) -> str:
         "name": container.name,
         **source,
         "description": "; ".join(heading(winner)),
-        "replicas": winner.replicas,
+        "replicas": winner.fleet.count,
         "categories": ["llm"],
         "distributed_inference_across_workers": False,
         **gpus,

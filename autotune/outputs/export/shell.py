@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from autotune.base import redact
 from autotune.engines import Command
-from autotune.engines.command import PORT, port_of_gpus, referenced, written
+from autotune.engines.command import referenced, written
 from autotune.servers.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 
 from .winner import (
     Winner,
-    chooses_gpus,
     comment,
     container_of,
     heading,
@@ -48,18 +47,14 @@ def render(winner: Winner) -> str:
     if host in _LOOPBACK:
         address = "on loopback by default; to change that: ./serve.sh --host 0.0.0.0"
     # A command that does not say where to listen must not listen on every interface.
-    command = Command(tuple(choice.engine_argv)).on_loopback()
-    if winner.servers:
-        command, _ = command.apart_from_port()
+    command, port = winner.fleet.apart_from_port(Command(tuple(choice.engine_argv)).on_loopback())
     env, lines, folder_of = choice.env, [], choice.files
     if choice.container:
         # A container's words set its variables; only those that they name without a value come from
         # outside. The files lie in its working folder.
         env = {name: value for name, value in env.items() if referenced(value)}
         lines, folder_of = _arguments(choice.container, choice.files), {}
-    lines += _arguments(command.argv, folder_of)
-    if winner.servers:
-        lines.append(f"--port {port_of_gpus(winner.port)}")
+    lines += [*_arguments(command.argv, folder_of), *port]
     about = [*heading(winner), f"It listens {address}"]
     return _script(winner, about, env, lines)
 
@@ -67,17 +62,12 @@ def render(winner: Winner) -> str:
 def render_docker(winner: Winner) -> str:
     """Return the script. It passes further arguments to the server; ``PUBLISH`` is the address on
     the host."""
-    container, port, card = container_of(winner), winner.port, docker_card()
+    container, fleet, card = container_of(winner), winner.fleet, docker_card()
     # A secret goes in by name, so that it is on no command line.
     inside = container.plain_env
     secret = {name: value for name, value in container.env.items() if name not in inside}
-    inside = {**container.gpu_choice, **inside}
-    address = f"Its address is 127.0.0.1:{port} by default; to change that: PUBLISH=0.0.0.0:{port}"
-    publish = f'"${{PUBLISH:-127.0.0.1:{port}}}:{PORT}"'
-    if winner.servers:  # The loop says which GPUs to take, and that goes in by name.
-        inside = {name: value for name, value in inside.items() if not chooses_gpus(name)}
-        address = "Their address is 127.0.0.1 by default; to change that: PUBLISH=0.0.0.0"
-        publish = f'"${{PUBLISH:-127.0.0.1}}":{port_of_gpus(port)}:{PORT}'
+    inside = {**fleet.gpu_choice(container.gpu_choice), **inside}
+    publish, address = fleet.published()
     weights = '"${HF_HOME:-$HOME/.cache/huggingface}"'
     if container.weights:
         weights = shlex.quote(container.weights)
@@ -114,21 +104,10 @@ def render_docker(winner: Winner) -> str:
 
 
 def _script(winner: Winner, about: list[str], env: Mapping[str, str], lines: Sequence[str]) -> str:
-    """Return a script that writes the server's files and runs one command of quoted `lines` with
-    variables, or one per server; it asks for secrets.
-
-    One server replaces the script, so that signals reach it; ``env``, so that any variable name
-    will do.
-    """
+    """Return a script that writes the server's files and runs the command of quoted `lines` with
+    variables; it asks for secrets."""
     settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
-    start = ["exec env", *settings] if settings else ["exec"]
-    if servers := winner.servers:
-        start = ["env", *(f'{name}="$gpus"' for name in servers[0].settings), *settings]
-        ports = " ".join(f"server 127.0.0.1:{server.port};" for server in servers)
-        about.append(
-            "If one server ends, all end. Load balancer in front of them, for nginx: "
-            f"upstream {{ least_conn; {ports} }}"
-        )
+    about += winner.fleet.balancer_note()
     script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]
     if files := winner.choice.files:
         script.append(
@@ -136,19 +115,8 @@ def _script(winner: Winner, about: list[str], env: Mapping[str, str], lines: Seq
             "server reads it"
         )
         script += writing(files, '"$folder"/')
-    command = [*start, *lines, '"$@"']
-    if not servers:
-        return "\n".join([*script, " \\\n  ".join(command), ""])
-    script += [
-        "trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait' EXIT",
-        "trap 'exit 143' INT TERM",
-        f"for gpus in {' '.join(server.gpus for server in servers)}; do",
-        "  " + " \\\n    ".join(command) + " &",
-        "done",
-        "wait -n",
-        "",
-    ]
-    return "\n".join(script)
+    script += winner.fleet.script(settings, [*lines, '"$@"'])
+    return "\n".join([*script, ""])
 
 
 def writing(files: Mapping[str, str], folder: str = "") -> list[str]:

@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from packaging.version import InvalidVersion, Version
 
 from autotune.base import BadInput, Evidence, redact
-from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine, gpus_of
-from autotune.engines.command import PORT, numbers_of, reference_in
-from autotune.engines.context import replicas_of, servers_of
+from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine
+from autotune.engines.command import PORT, gpus_of_a_server, reference_in
 from autotune.engines.entry import in_range
 from autotune.engines.kept import given_options, missing_files
 from autotune.load.capacity.search import SHAPES
@@ -45,6 +44,7 @@ from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, measured
 
 from ..report import sentences
+from .fleet import Fleet
 
 ANYWHERE = "0.0.0.0"
 """Listen address in a container, whose loopback is not reachable from outside."""
@@ -139,6 +139,7 @@ def heading(winner: Winner) -> list[str]:
         f"on {recommendation.gpus} x {recommendation.hardware}",
         f"recommended by autotune, study {recommendation.study}, "
         f"configuration {choice.fingerprint}",
+        *winner.fleet.heading(),
         f"evidence: {recommendation.label}{_REASONS.get(recommendation.origin, '')}",
         figure,
         sentences.gain(recommendation),
@@ -146,8 +147,6 @@ def heading(winner: Winner) -> list[str]:
         *sentences.promises(recommendation),
         *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
     ]
-    if winner.replicas > 1:
-        lines.insert(2, f"{winner.replicas} servers of {winner.gpus} GPUs each share the load")
     return [line for line in lines if line]
 
 
@@ -226,7 +225,7 @@ def render_capacity(winner: Winner) -> str:
     """Return the load of one deployment within the limits, for programs that compute the number of
     replicas."""
     key, rows, goal = winner.spec.load_key, winner.capacities, winner.choice.objective
-    logs = [math.log(row[f"capacity_{key}"] / winner.replicas) for row in rows]
+    logs = [math.log(winner.fleet.of_each(row[f"capacity_{key}"])) for row in rows]
     half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
     per_replica, low, high = (math.exp(mean(logs) + end) for end in (0.0, -half, half))
     on_a_node, least, name = None, low, "95 % interval"
@@ -264,15 +263,6 @@ def render_capacity(winner: Winner) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-class Server(NamedTuple):
-    """One of several servers: its GPUs (without GPUs its number), its port, and the settings that
-    it has on top of the common ones."""
-
-    gpus: str
-    port: int
-    settings: Mapping[str, str]
-
-
 @dataclass(frozen=True, slots=True)
 class Winner:
     """A recommendation with a start command, on `gpus` for each of its servers.
@@ -291,23 +281,14 @@ class Winner:
     capacities: tuple[Metrics, ...] = ()
 
     @property
-    def servers(self) -> list[Server]:
-        """Return each of several servers; empty for one server."""
-        settings = servers_of(self.choice.config, self.spec.hardware.vendor)
-        return [
-            Server(gpus, self.port + int(gpus.partition(",")[0]), own)
-            for gpus, own in zip(numbers_of(settings), settings, strict=True)
-        ]
+    def fleet(self) -> Fleet:
+        return Fleet.of(self.choice.config, self.spec.hardware.vendor, self.gpus, self.port)
 
     @property
     def port(self) -> int:
         """Return the port, of several servers that before the first, at which people reach it: the
         command's own."""
         return Command(tuple(self.choice.engine_argv)).apart_from_port()[1]
-
-    @property
-    def replicas(self) -> int:
-        return replicas_of(self.choice.config)
 
     @property
     def engine(self) -> Engine:
@@ -345,8 +326,7 @@ def winner_of(
         choice,
         spec,
         ready_s=tuple(start_s for start_s in starts_s if start_s),
-        gpus=gpus_of(Configuration(choice.engine, choice.config), recommendation.gpus)
-        // replicas_of(choice.config),
+        gpus=gpus_of_a_server(Configuration(choice.engine, choice.config), recommendation.gpus),
         image=image,
         capacities=tuple(launch.result.metrics[spec.workloads[0]] for launch in finals or same)
         if spec.load_key

@@ -670,7 +670,7 @@ class Emulator(LaunchingBackend):
             "--calibration",
             "coefficients.yaml",
             "--gpus",
-            str(spec.gpus // command.replicas),
+            str(command.gpus_each(spec.gpus)),
             "--engine-version",
             trial.engine_version,
             "--startup-s",

@@ -24,7 +24,7 @@ from typing import Any
 from autotune.base import AutotuneError, CannotGoOn, Notify, Stage, silent
 from autotune.base.child import IMPORT_FOLDER, die_with_parent, start_python
 from autotune.base.notify import on_node
-from autotune.engines.context import DEVICES
+from autotune.engines.command import DEVICES
 from autotune.engines.machine import Gpu, gpus
 from autotune.servers.preflight import VISIBLE, visible_gpus, why_busy
 

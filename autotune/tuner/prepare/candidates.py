@@ -33,8 +33,8 @@ from autotune.engines import (
     split_command,
 )
 from autotune.engines.cards import weight_bytes_per_gpu
+from autotune.engines.command import RANKS
 from autotune.engines.context import (
-    RANKS,
     as_failure,
     broken_rules,
     effective,

@@ -15,10 +15,9 @@ from autotune.engines import (
     Library,
     ModelCard,
     Scalar,
-    gpus_of,
 )
 from autotune.engines.cards import weight_bytes_per_gpu
-from autotune.engines.context import replicas_of
+from autotune.engines.command import gpus_of_a_server
 from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate
 from autotune.engines.promises import GivenUp, Promised, admitted, given_up_by, promises_of
@@ -110,7 +109,7 @@ def _may_start(space: EngineSpace, one: Configuration, plan: MemoryPlan, simulat
         return plan.fit_probability >= SURE_TO_START
     context, share = space.context, own_share(space.card, space.context, one)
     weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
-    gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs)
+    gpus = gpus_of_a_server(one, context.gpus)
     least = max(weights / gpus, (1 - HOPELESS) * plan.weights)
     cache = plan.kv_cache + 3 * plan.cache_sigma
     total = plan.total if share is None else share * plan.total

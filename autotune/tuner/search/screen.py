@@ -23,7 +23,7 @@ import numpy as np
 
 from autotune.base.arrays import Floats, floats
 from autotune.engines import Candidate, Configuration, Scalar
-from autotune.engines.context import RANKS
+from autotune.engines.command import RANKS
 
 from .spread import LAUNCH_NOISE
 

@@ -59,7 +59,7 @@ class Pool:
         if not any(chunks) and not len(self.scheduler.running):
             assert not self.alive, "somebody waits and nothing runs"
             return
-        for replica, pieces in zip(self.scheduler.replicas, chunks, strict=True):
+        for replica, pieces in zip(self.scheduler.attention_replicas, chunks, strict=True):
             assert replica.in_flight - len(replica.waiting) <= self.server.running_limit
             whole = self.server.prompt_limit is not None
             assert all(piece.last for piece in pieces) if whole else True
@@ -70,7 +70,7 @@ class Pool:
         step = self.scheduler.begin(chunks)
         assert step.seconds > 0
         self.scheduler.end(step)
-        for replica in self.scheduler.replicas:
+        for replica in self.scheduler.attention_replicas:
             assert replica.used <= CAPACITY
         for slot in self.scheduler.take_ended().tolist():
             assert self.state.written[slot] >= self.state.output[slot]
@@ -116,7 +116,7 @@ def test_the_pool_is_empty_when_all_have_gone(engine, replicas, caching, events)
     assert not pool.alive
     assert pool.finished + aborted == added
     assert len(pool.scheduler.running) == 0
-    for replica, cache in zip(pool.scheduler.replicas, pool.caches, strict=True):
+    for replica, cache in zip(pool.scheduler.attention_replicas, pool.caches, strict=True):
         assert replica.in_flight == replica.running == 0
         assert np.isclose(replica.used, cache.idle_tokens)
         replica.empty_cache()
