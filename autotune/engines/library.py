@@ -22,7 +22,14 @@ from .entry import LOADER, parse_yaml, spaces_root
 from .expression import names, template_names
 from .huggingface import CONFIG, model_from_file
 from .schema import Case, EngineCard, NarrowedEngine, Narrowing, Values
-from .serving import LogPattern, SharedFailures, SharedMemoryName, SharedMemoryNames
+from .serving import (
+    Heartbeat,
+    LockFile,
+    LogPattern,
+    SharedFailures,
+    SharedMemoryName,
+    SharedMemoryNames,
+)
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config", "servers"})
@@ -416,14 +423,32 @@ class Library:
 
 def shared_failures() -> list[LogPattern]:
     """Return the log patterns of all engines; an engine's own take precedence."""
+    return _shared_lines().failures
+
+
+def shared_heartbeats() -> list[Heartbeat]:
+    """Return the lines without progress of the libraries of all engines."""
+    return _shared_lines().heartbeats
+
+
+def _shared_lines() -> SharedFailures:
     shared: SharedFailures = _cached(spaces_root() / "failures.yaml", SharedFailures)
-    return shared.failures
+    return shared
 
 
 def shared_memory_names() -> list[SharedMemoryName]:
     """Return the names that the libraries of all engines give to their files in ``/dev/shm``."""
+    return _shared_files().shared_memory
+
+
+def shared_locks() -> list[LockFile]:
+    """Return the lock files of the libraries of all engines."""
+    return _shared_files().locks
+
+
+def _shared_files() -> SharedMemoryNames:
     shared: SharedMemoryNames = _cached(spaces_root() / "shared_memory.yaml", SharedMemoryNames)
-    return shared.shared_memory
+    return shared
 
 
 @cache

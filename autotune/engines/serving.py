@@ -131,10 +131,39 @@ class SharedMemoryName(Entry):
         return pattern
 
 
+class LockFile(Entry):
+    """A file that exists while something is locked, and that a killed process leaves behind."""
+
+    pattern: str
+    """Regular expression of the whole path."""
+    reason: str
+    """What it locks."""
+    source: str
+
+
 class SharedMemoryNames(Entry):
     """``search_spaces/shared_memory.yaml``."""
 
     shared_memory: list[SharedMemoryName]
+    locks: list[LockFile]
+
+
+class Heartbeat(Entry):
+    """A line that a server prints while nothing happens: it is no progress of a start."""
+
+    pattern: str
+    """Regular expression, searched in one line; its group ``lock`` is the path of a lock file that
+    is waited for."""
+    reason: str
+    abandoned_after_s: float | None = None
+    """Seconds without progress after which the start has failed if no process holds that lock."""
+    source: str
+
+    @model_validator(mode="after")
+    def _waits_for_a_lock(self) -> Heartbeat:
+        if self.abandoned_after_s is not None and "lock" not in re.compile(self.pattern).groupindex:
+            raise ValueError("abandoned_after_s needs a pattern with the group `lock`")
+        return self
 
 
 class Serving(Entry):
@@ -165,6 +194,10 @@ class Serving(Entry):
     kind; set for servers that autotune launches where the user has not set it."""
     shared_memory: list[SharedMemoryName] = []
     """The engine's own files in /dev/shm; those of its libraries are listed once for all."""
+    locks: list[LockFile] = []
+    """The engine's own lock files; those of its libraries are listed once for all."""
+    heartbeats: list[Heartbeat] = []
+    """The engine's own lines without progress; those of its libraries are listed once for all."""
     metrics_path: str = "/metrics"
     metrics: dict[str, str] = {}
     """Our names to the engine's Prometheus names."""
@@ -196,6 +229,7 @@ class SharedFailures(Entry):
     """``search_spaces/failures.yaml``."""
 
     failures: list[LogPattern]
+    heartbeats: list[Heartbeat]
 
 
 class ProgressMark(Entry):

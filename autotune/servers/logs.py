@@ -13,6 +13,7 @@ served.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +25,8 @@ from typing import BinaryIO
 
 from autotune.engines import EngineCard, Failure, FailureKind
 from autotune.engines.failure import Phase
-from autotune.engines.library import shared_failures
-from autotune.engines.serving import LogPattern, ProgressMark
+from autotune.engines.library import shared_failures, shared_heartbeats
+from autotune.engines.serving import Heartbeat, LogPattern, ProgressMark
 
 from .watchdog import END_BYTES
 
@@ -53,6 +54,15 @@ _BELOW_ERROR = re.compile(
 )
 _QUOTED = re.compile(r"(?:^|\s)raise [A-Za-z_][\w.]*\(")
 """A source line quoted by a traceback: the exception's line below it is more specific."""
+_PASSING = re.compile(
+    rb"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?"  # Clock times, and the times of a progress bar
+    rb"|(?i:\d+(?:\.\d+)? ?(?:m?s|m?secs?|seconds?|m|min|minutes?|h|hours?)(?![a-z]))"
+    rb"|[\d.?]+ ?(?:it|[kKMG]?i?B)/s"
+    rb"|(?i:\b(?:pid|tid|elapsed|waited|uptime)[ =:]*[\d.]+)"
+    rb"|\d{9,}(?:\.\d+)?|0x[0-9a-f]+"  # Epochs, numbers of threads, addresses
+)
+"""Figures that change while nothing happens."""
+_MOST_SEEN = 100_000  # Different lines that are kept apart; more in one start are progress anyway
 _HARMLESS = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
 
 
@@ -102,17 +112,28 @@ def _lines_until(stream: BinaryIO, stop: int) -> Iterator[str]:
 
 
 class Progress:
-    """Count the bytes of a server's log without the access log of our requests.
+    """Count the bytes of a server's log that say something new.
 
-    SGLang answers its health check before it is ready, and each health check is a line of its
-    access log. Lines that hold one of the texts `ours`, e.g. ``/health``, are not counted.
+    A line is new if no earlier one is equal to it apart from times, durations, rates and process
+    ids: a count that advances is news, a wait that is reported once a minute is not. A line that
+    matches a heartbeat never is, nor is the access log of our own requests, which holds one of the
+    texts `ours`, e.g. ``/health``: SGLang answers its health check before it is ready.
+
+    Attributes:
+        waiting: the latest wait for a lock, and the path of that lock; None once there was news.
     """
 
-    def __init__(self, path: Path, offset: int, ours: Sequence[str]) -> None:
+    def __init__(
+        self, path: Path, offset: int, ours: Sequence[str], heartbeats: Sequence[Heartbeat] = ()
+    ) -> None:
         self._path = path
         self._read = offset
         self._ours = [text.encode() for text in ours]
+        self._heartbeats = [(re.compile(one.pattern.encode()), one) for one in heartbeats]
+        self._seen: set[bytes] = set()
+        self._tail = b""
         self._bytes = 0
+        self.waiting: tuple[Heartbeat, str] | None = None
 
     def __call__(self) -> int:
         with suppress(OSError), self._path.open("rb") as stream:
@@ -124,13 +145,37 @@ class Progress:
             stream.seek(self._read)
             while self._read < size and (data := stream.read(_BLOCK_BYTES)):
                 self._read += len(data)
-                lines = (
-                    line
-                    for line in data.splitlines()
-                    if not any(text in line for text in self._ours)
-                )
-                self._bytes += sum(map(len, lines))
+                *lines, tail = re.split(rb"[\r\n]", self._tail + data)
+                # Take the beginning of a line as a line as well: it may be all that comes.
+                for line in dict.fromkeys([*lines, tail]):
+                    self._bytes += self._news(line)
+                self._tail = tail if len(tail) < _LINE_CHARACTERS else b""
         return self._bytes
+
+    def _news(self, line: bytes) -> int:
+        """Return the bytes of a line that is news, else 0."""
+        if len(line) >= _LINE_CHARACTERS:
+            return len(line)
+        if any(text in line for text in self._ours):
+            return 0
+        for pattern, heartbeat in self._heartbeats:
+            if match := pattern.search(line):
+                if "lock" in pattern.groupindex:
+                    self.waiting = heartbeat, os.fsdecode(match["lock"])
+                return 0
+        words = _PASSING.sub(b"", line).strip()
+        if not words or words in self._seen:
+            return 0
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen.add(words)
+        self.waiting = None
+        return len(line)
+
+
+def heartbeats_of(card: EngineCard) -> list[Heartbeat]:
+    """Collect the lines without progress of an engine and of its libraries."""
+    return [*card.serving.heartbeats, *shared_heartbeats()]
 
 
 @dataclass(frozen=True, slots=True)

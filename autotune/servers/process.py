@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import subprocess
@@ -21,7 +22,7 @@ from typing import ClassVar
 from autotune.base import BadInput, Environment
 from autotune.base.child import IMPORT_FOLDER
 from autotune.engines import Command, EngineCard, Failure, FailureKind
-from autotune.engines.library import shared_memory_names
+from autotune.engines.library import shared_locks, shared_memory_names
 
 from . import ShutdownTimeouts, StopReport
 from .command import (
@@ -34,7 +35,16 @@ from .command import (
     resolve_references,
     with_serving,
 )
-from .logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
+from .locks import is_held
+from .logs import (
+    Progress,
+    heartbeats_of,
+    known_failure,
+    last_line,
+    log_problem,
+    patterns_of,
+    unknown_exit,
+)
 from .ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from .processes import MARKER, Membership, end
 from .server import PATHS, Server, launch_each
@@ -44,6 +54,7 @@ _PORT_S = 2.0
 _START_S = 30.0
 _LONGEST_TMPDIR = 60
 """Longest TMPDIR: a socket's path has 107 bytes; vLLM's has a folder, a slash and a UUID (36)."""
+_LOOK_AT_LOCK_S = 5.0  # Seconds between two looks at a lock that a start waits for
 _MARGIN_S = 5.0  # Seconds for the watchdog to answer, and to end on request
 
 
@@ -185,7 +196,11 @@ class ProcessServer(Server):
         self.api_key = api_key
         self.log = Path(request.log)
         self.log_offset = request.log_offset
-        self._log_growth = Progress(self.log, self.log_offset, (self.health, *PATHS))
+        self._log_growth = Progress(
+            self.log, self.log_offset, (self.health, *PATHS), heartbeats_of(card)
+        )
+        self._began_s = time.time()
+        self._next_look_at_lock_s = 0.0
         self.secrets = frozenset(request.secrets)
 
     @property
@@ -200,6 +215,26 @@ class ProcessServer(Server):
 
     def progress(self) -> int:
         return self._log_growth()
+
+    def abandoned(self, silent_s: float) -> Failure | None:
+        heartbeat, lock = self._log_growth.waiting or (None, "")
+        limit_s = math.inf if heartbeat is None else heartbeat.abandoned_after_s or math.inf
+        if silent_s < limit_s or time.monotonic() < self._next_look_at_lock_s:
+            return None
+        self._next_look_at_lock_s = time.monotonic() + _LOOK_AT_LOCK_S
+        try:
+            status = os.lstat(lock)
+        except OSError:
+            return None  # Released, or in a container
+        # A holder of another user is not seen.
+        if os.getuid() not in (0, status.st_uid) or is_held(lock, status):
+            return None
+        message = (
+            f"{self.title} waits for the lock file {lock}, which no process holds: a process that was "
+            "killed left it behind. Remove it."
+        )
+        lasting = status.st_mtime < self._began_s
+        return Failure(FailureKind.INFRASTRUCTURE, message, lasting=lasting)
 
     def pause(self, seconds: float) -> None:
         self._watchdog.listen(seconds)
@@ -319,6 +354,7 @@ class ProcessLauncher:
             shared_memory=[
                 one.pattern for one in (*card.serving.shared_memory, *shared_memory_names())
             ],
+            locks=[one.pattern for one in (*card.serving.locks, *shared_locks())],
         )
         try:
             return self.server(request, lease, card, self.timeouts, api_key)

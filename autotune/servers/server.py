@@ -88,6 +88,7 @@ class Server(ABC):
         """Check whether it is ready, and set `generated`; returns why it never will be."""
         problem = "" if self.generated else clock.problem(self.progress())
         failure = self.ended() or (self._timeout(f"{self.title} {problem}.") if problem else None)
+        failure = failure or self.abandoned(clock.silent_s())
         if failure is not None or self.generated:
             return failure
         try:
@@ -120,6 +121,11 @@ class Server(ABC):
     def progress(self) -> int:
         """Return a number that grows as the start advances, e.g. the bytes of its log."""
         return 0
+
+    def abandoned(self, silent_s: float) -> Failure | None:
+        """Explain what a start without progress for so long waits for in vain; None if it is not
+        known to."""
+        return None
 
     def pause(self, seconds: float) -> None:
         """Wait up to this number of seconds, or until an event of the server."""
@@ -181,8 +187,12 @@ class Clock:
         if now - self._began > limits.total_s:
             return f"was not ready after {limits.total_s:g} s"
         if now - self._last_progress > limits.silence_s:
-            return f"printed nothing for {limits.silence_s:g} s and was not ready"
+            return f"printed nothing for {limits.silence_s:g} s that was new, and was not ready"
         return ""
+
+    def silent_s(self) -> float:
+        """Return the seconds since the last progress."""
+        return time.monotonic() - self._last_progress
 
     def left_s(self) -> float:
         """Return the time limit of an answer, at least a moment."""

@@ -189,10 +189,10 @@ def _files_below(folder: str, links: bool = False) -> Iterator[Identity]:
         yield from _identities((os.path.join(parent, name) for name in names), links)
 
 
-def kept_line(kept: Mapping[str, Sequence[str]]) -> str:
-    """Return the line of the log that names what stays; empty for nothing."""
+def kept_line(kept: Mapping[str, Sequence[str]], what: str = f"left in {FOLDER}") -> str:
+    """Return the line of the log that names what stays, by the reason; empty for nothing."""
     groups = []
     for reason, paths in kept.items():
         more = f" and {len(paths) - _MOST_NAMES} more" if len(paths) > _MOST_NAMES else ""
         groups.append(f"{', '.join(paths[:_MOST_NAMES])}{more} ({reason})")
-    return f"[autotune: left in {FOLDER}: {'; '.join(groups)}]" if groups else ""
+    return f"[autotune: {what}: {'; '.join(groups)}]" if groups else ""

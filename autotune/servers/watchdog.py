@@ -43,6 +43,7 @@ from typing import BinaryIO
 from autotune.base.child import adopt_orphans, die_with_parent
 
 from . import StopReport
+from .locks import LeftLocks
 from .processes import Membership, end, process_table, remove_container
 from .shared_memory import LeftMemory, kept_line
 
@@ -84,6 +85,7 @@ class Request:
         output: file for standard output; empty: the log.
         shared_memory: regular expressions of the names that the server gives to its files in
             ``/dev/shm``.
+        locks: regular expressions of the paths of lock files that it may leave.
     """
 
     argv: list[str]
@@ -98,6 +100,7 @@ class Request:
     temporary: str = ""
     output: str = ""
     shared_memory: list[str] = field(default_factory=list)
+    locks: list[str] = field(default_factory=list)
 
 
 class Watchdog:
@@ -110,6 +113,7 @@ class Watchdog:
         self._exit_code: int | None = None
         self._stop: dict[str, float] | None = None
         self._shared_memory = LeftMemory(request.shared_memory, request.argv, request.env)
+        self._locks = LeftLocks(request.locks, bool(request.docker))
         self._look_s = (time.monotonic(), _TICK_S)
         # Becomes readable when a child ends.
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -137,7 +141,9 @@ class Watchdog:
         report = self._end()
         # First, as TMPDIR may lie in /dev/shm, too.
         remove_temporary(request)
-        append_line(Path(request.log), kept_line(self._shared_memory.remove()))
+        log = Path(request.log)
+        append_line(log, kept_line(self._shared_memory.remove()))
+        append_line(log, kept_line(self._locks.remove(log), "locks left behind"))
         # Collect all ended processes, the first one too: not every init does so at once.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -155,7 +161,7 @@ class Watchdog:
         )
         members = self._members()
         by_itself = self._exit_code
-        self._look_at_memory()
+        self._look_at_files()
         kill_s = float(limits.get("kill_s", _KILL_S))
         report = end(members.alive, terminate_s, kill_s, self._pause)
         if not request.docker:
@@ -168,14 +174,18 @@ class Watchdog:
         return replace(report, survivors=(*report.survivors, *containers))
 
     def _look(self) -> None:
-        """Record the server's shared memory: after its death the owner is unknown."""
+        """Record the server's shared memory and locks: after its death the owner is unknown."""
         last_s, pause_s = self._look_s
         if time.monotonic() - last_s >= pause_s:
-            self._look_at_memory()
+            self._look_at_files()
             self._look_s = (time.monotonic(), min(2 * pause_s, _LONGEST_LOOK_S))
 
-    def _look_at_memory(self) -> None:
-        self._shared_memory.look(lambda: [process.pid for process in self._members().alive()])
+    def _look_at_files(self) -> None:
+        self._shared_memory.look(self._pids)
+        self._locks.look(self._pids())
+
+    def _pids(self) -> list[int]:
+        return [process.pid for process in self._members().alive()]
 
     def _members(self) -> Membership:
         return Membership(self._request.marker, self._leader, os.getpid())

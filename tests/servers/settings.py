@@ -14,7 +14,7 @@ from autotune.engines.command import Command
 from autotune.engines.failure import FailureKind
 from autotune.engines.machine import Gpu
 from autotune.engines.schema import EngineCard
-from autotune.engines.serving import LogPattern, Serving, SharedMemoryName
+from autotune.engines.serving import Heartbeat, LockFile, LogPattern, Serving, SharedMemoryName
 from autotune.servers import ShutdownTimeouts, StartupTimeouts
 from autotune.servers.process import ProcessLauncher
 from autotune.servers.server import Server
@@ -36,6 +36,15 @@ CARD = EngineCard(
         shared_memory=[
             SharedMemoryName(
                 pattern="autotune-test-[0-9a-f]{32}", reason="--share-memory", source="stand_in.py"
+            )
+        ],
+        locks=[LockFile(pattern=r"/\S+/jit/lock_\w+", reason="--lock", source="stand_in.py")],
+        heartbeats=[
+            Heartbeat(
+                pattern=r"waits for (?P<lock>/\S+)",
+                reason="--say",
+                abandoned_after_s=0.3,
+                source="stand_in.py",
             )
         ],
     ),

@@ -6,6 +6,7 @@ Every fault is an option, so that a test's command line says what happens.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import mmap
 import os
@@ -133,11 +134,20 @@ def map_file(path: str) -> None:
     SHARED.append(mmap.mmap(file, 0, prot=mmap.PROT_READ))
 
 
-def use_memory(options: argparse.Namespace) -> None:
+def use_files(options: argparse.Namespace) -> None:
     if options.share_memory:
         share_memory()
     for path in options.map:
         map_file(path)
+    if options.lock:
+        os.open(options.lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+
+
+def repeat(line: str) -> None:
+    """Print a line for ever, with the time and a count."""
+    for count in itertools.count():
+        say(line.format(count=count, clock=time.strftime("%m-%d %H:%M:%S")))
+        time.sleep(0.02)
 
 
 def options_given() -> argparse.Namespace:
@@ -176,6 +186,10 @@ def options_given() -> argparse.Namespace:
     parser.add_argument(
         "--map", action="append", default=[], metavar="FILE", help="map it, and keep it open"
     )
+    parser.add_argument(
+        "--repeat", default="", help="printed again and again, with {clock} and {count}"
+    )
+    parser.add_argument("--lock", metavar="FILE", help="make it, and keep it open, as AITER does")
     parser.add_argument("--flood-mib", type=int, default=0)
     parser.add_argument("--hold-token", action="store_true")
     parser.add_argument("--unhealthy", action="store_true")
@@ -192,7 +206,7 @@ def start(options: argparse.Namespace) -> None:
         say(line)
     if options.forget_environment:
         forget_environment(options.forget_environment)
-    use_memory(options)
+    use_files(options)
     if options.flood_mib:
         block = b"all work and no play\n" * 50_000
         for _ in range(options.flood_mib):
@@ -201,6 +215,8 @@ def start(options: argparse.Namespace) -> None:
     if options.die_with is not None:
         say(options.say_last)
         sys.exit(options.die_with)
+    if options.repeat:
+        repeat(options.repeat)
     if options.silent:
         time.sleep(600)
     shard = 0
