@@ -82,7 +82,9 @@ class LeftLocks:
             text = stream.read(_LOG_BYTES)
             stream.seek(max(stream.tell(), size - _LOG_BYTES))
             text += b"\n" + stream.read(_LOG_BYTES)
-            return {match[0] for match in self._path.finditer(os.fsdecode(text))}
+            # Without the other lines, which may be millions, the search is fast.
+            lines = os.fsdecode(b"\n".join(one for one in text.split(b"\n") if b"lock" in one))
+            return {match[0] for match in self._path.finditer(lines)}
         return set()
 
     def _reason_to_keep(self, path: str, status: os.stat_result) -> str:
