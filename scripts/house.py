@@ -54,12 +54,13 @@ MODES: dict[str, tuple[str, ...]] = {
         "rungs_of",
     ),
     "load search": (
-        "CAPACITY",
-        "CURVE",
+        # Not `CURVE`: a ladder has rows as well, and their readers do not know which of the two.
         "FoundCapacity",
+        "FoundLoad",
+        "LoadGoal",
         "LoadSearch",
+        "check_search",
         "find_load",
-        "without_capacity",
     ),
     "pareto": (
         "FrontPoint",

@@ -15,8 +15,7 @@ from autotune.load.bench import results
 from autotune.load.bench.results import Bench
 from autotune.load.client.messages import Progress
 from autotune.load.client.target import Target
-from autotune.load.load import Load
-from autotune.load.measuring import FoundCapacity, LoadOptions, Measurement, measure, send
+from autotune.load.measuring import LoadOptions, Measurement, send
 from autotune.load.metrics import readable
 from autotune.load.prefix_cache import DraftReader, PrefixCache
 from autotune.load.server_client import ServerClient
@@ -53,14 +52,8 @@ def bench(options: Bench, as_json: bool) -> None:
             cache=replace(cache, reset=None, judged=False) if options.keep_cache else cache,
             drafts=DraftReader(server, Library().engines.values()),
         )
-        if (plan := options.load_search(workload, load_options.slos)) is not None:
-            load = Load(workload.name, workload, options.seed, plan)
-            capacity = _search(options, load, load_options)
-            runs = capacity.shown
-            result = results.searched(options, workload, evidence, capacity, load_options.tokenizer)
-        else:
-            runs = _repeats(options, workload, load_options)
-            result = results.result(options, workload, evidence, runs, load_options.tokenizer)
+        runs = _repeats(options, workload, load_options)
+        result = results.result(options, workload, evidence, runs, load_options.tokenizer)
     if options.save_result is not None:
         result = results.save(options.save_result, result, runs)
         say(f"wrote {options.save_result} and {result['requests_file']}")
@@ -74,31 +67,23 @@ def bench(options: Bench, as_json: bool) -> None:
 def _repeats(
     options: Bench, workload: Workload, load_options: LoadOptions
 ) -> Sequence[Measurement]:
-    """Measure each repeat, until a server answers no request of the warm-up."""
-    seeds = options.seeds
+    """Measure each repeat, until a server answers no request of the warm-up; print a line for each
+    load of a search."""
+    loads = options.loads(workload, load_options.slos)
     runs: list[Measurement] = []
     with results.LiveLine(MESSAGES) as live:
-        for number, seed in enumerate(seeds, start=1):
-            name = f"repeat {number} of {len(seeds)}" if len(seeds) > 1 else ""
+        for number, load in enumerate(loads, start=1):
+            name = f"repeat {number} of {len(loads)}" if len(loads) > 1 else ""
 
             def show(label: str, progress: Progress, name: str = name) -> None:
                 live.show(", ".join(part for part in (name, label) if part), progress)
 
             # Warm up once: the first repeat leaves a warm server behind.
             how = replace(load_options, warm_up=number == 1, on_progress=show)
-            runs.append(measure(options.url, options.model, workload, seed, how))
+            runs.append(send(options.url, options.model, load, how, say))
             if runs[-1].warm_up_failed:
                 break  # a server that answers no request gets no further load
     return runs
-
-
-def _search(options: Bench, load: Load, load_options: LoadOptions) -> FoundCapacity:
-    """Search for the server's capacity, and print a line for each load."""
-    with results.LiveLine(MESSAGES) as live:
-        how = replace(load_options, on_progress=live.show)
-        capacity = send(options.url, options.model, load, how, say)
-        assert isinstance(capacity, FoundCapacity)
-        return capacity
 
 
 def _check_answers(options: Bench, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from autotune.base import BadInput, NothingFeasible, RefusedCommand, silent
 from autotune.engines import Context, Library, command_of, gpus_of, recognise, split_command
 from autotune.engines.machine import check_gpus, node
 from autotune.engines.rewrite import rewrite, translate_typed
-from autotune.load.bench.results import curve
+from autotune.load.bench.results import search_lines
 from autotune.load.capacity.search import (
     LOADS,
     SHAPES,
@@ -275,14 +276,10 @@ def _headline(predicted: Figures) -> Iterator[str]:
 
 def _capacity(predicted: Figures) -> Iterator[str]:
     """List the loads that were tried, what was found, and the shape of that load."""
-    by: By = predicted["find_load"]
-    points = [
-        {"label": load_in_words(by, row[LOADS[by]]), "metrics": row} for row in predicted["curve"]
-    ]
-    yield from [*curve(points), *(f"{sentence}." for sentence in predicted["load_search"])]
+    yield from chain(*search_lines(predicted))
     yield f"The load is {predicted['load']}."
     if burst := predicted.get("capacity_concurrency_at_once"):
-        yield f"If all streams start at once: {load_in_words(by, burst)}."
+        yield f"If all streams start at once: {load_in_words('concurrency', burst)}."
 
 
 def _figures(predicted: Figures) -> Iterator[str]:

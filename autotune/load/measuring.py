@@ -249,8 +249,13 @@ class Measurement:
             return f"the client did not keep up with the server: {'; '.join(bound)}"
         return next((point.cache.stale for point in self.points if point.cache.stale), "")
 
+    @property
+    def described(self) -> Sequence[Measurement]:
+        """Return the measurements that the metrics describe."""
+        return [self]
+
     def to_json(self) -> Json:
-        return to_json([self])
+        return to_json(self.described)
 
 
 @dataclass(frozen=True)
@@ -297,8 +302,12 @@ class FoundCapacity(Measurement):
         """Return why the numbers are invalid: the reason of the probe that ended the search."""
         return self.probes[-1].invalid
 
+    @property
+    def described(self) -> Sequence[Measurement]:
+        return self.shown
+
     def to_json(self) -> Json:
-        return {**to_json(self.shown), **self.metrics}
+        return {**super().to_json(), **self.metrics}
 
 
 def pooled_metrics(runs: Sequence[Measurement]) -> Metrics:

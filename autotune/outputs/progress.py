@@ -20,6 +20,7 @@ from rich.text import Text
 
 from autotune.base import Evidence, Stage
 from autotune.engines import CandidateSet, Configuration, Scalar
+from autotune.load.capacity.goal import carried
 from autotune.load.metrics import readable
 from autotune.tuner.backends import backend_of
 from autotune.tuner.foresight import Prediction, cost
@@ -35,7 +36,6 @@ from autotune.tuner.study.spec import StudySpec, at_once, is_local
 from autotune.tuner.trial import Launch, Role, State, Trial
 
 from .report import text
-from .report.sentences import carried
 from .report.tables import broken_slos
 
 
@@ -275,7 +275,7 @@ class Progress:
         if usual and not own:
             gain = readable.gain(spec.objective, percent(scores.score - fmean(usual)))
         notes = [
-            carried(result.metrics.get(spec.workloads[0])),
+            carried(result.metrics.get(spec.workloads[0], {})),
             *(f"breaks {one}" for one in broken),
         ]
         return [f"{readable.number(scores.value)} {label}", gain, *filter(None, notes)]

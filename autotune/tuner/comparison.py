@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from autotune.base import BadInput
 from autotune.load.metrics.formulas import Slo
-from autotune.load.metrics.table import CURVE, FACTS, HEADLINE, Metrics, is_valid_row
+from autotune.load.metrics.table import CURVE, FACTS, HEADLINE, Metrics, curve_of, is_valid_row
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import ServerSetup, calibration_of, interval90, sigma
 from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
@@ -588,7 +588,7 @@ class StudyFigures:
             argv=list(command.words),
             env=dict(command.env),
             config=dict(knobs),
-            load=objective.lightest_load(self.spec, launch),
+            load=self.spec.load.lightest(launch.result.curve(self.spec.workloads[0])),
         )
 
     def _tried(self, position: int) -> list[Launch]:
@@ -624,9 +624,7 @@ def _means_of(rows: Sequence[Metrics]) -> Metrics:
         means[name] = mean(numbers) if len(numbers) == len(values) else last
     if any(isinstance(row.get(CURVE), list) for row in rows):
         loads: dict[tuple[str, float], list[Metrics]] = {}
-        for point in (
-            point for row in rows for point in row.get(CURVE) or [] if is_valid_row(point)
-        ):
+        for point in (point for row in rows for point in curve_of(row) if is_valid_row(point)):
             by = "concurrency" if "concurrency" in point else "request_rate"
             loads.setdefault((by, point.get(by, 0)), []).append(point)
         means[CURVE] = [

@@ -6,7 +6,7 @@ JSON. A configuration that cannot run is a `Failure` inside a `TrialResult`, nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +15,7 @@ from typing import Any
 from autotune.base import Evidence, Evidenced
 from autotune.engines import Command, Configuration, Failure
 from autotune.engines.command import Resolved
-from autotune.load.metrics.table import Metrics
+from autotune.load.metrics.table import Metrics, curve_of
 
 SURE_TO_START = 0.9
 """Least odds of starting for a recommended command that has not started itself."""
@@ -200,6 +200,10 @@ class TrialResult(Evidenced):
         return self.state is State.FAILED and (
             self.failure is None or self.failure.blames_the_configuration
         )
+
+    def curve(self, workload: str) -> Sequence[Metrics]:
+        """Return the rows of a workload's curve; none without one."""
+        return curve_of(self.metrics.get(workload, {}))
 
     @property
     def answers_checked(self) -> bool:

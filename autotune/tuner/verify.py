@@ -708,7 +708,7 @@ class Comparison:
             ),
             "sources": (spec.study,),
         }
-        return redact.text(command_line(spec.model_copy(update=update)))
+        return redact.text(command_line(spec.model_copy(update=update), backend.unused_options))
 
 
 def _folder_of(comparisons: Path, version: str, backend: Backend) -> Path:

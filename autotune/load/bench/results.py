@@ -29,9 +29,11 @@ from autotune.base import BadInput, Evidence, MalformedFile, write_atomically
 from autotune.base.arrays import Floats
 from autotune.engines import Library
 
-from ..capacity.search import CONFIRM_S, LOADS, LoadSearch, check_search, load_in_words
+from ..capacity.goal import LoadGoal
+from ..capacity.search import CONFIRM_S, LOADS, By, load_in_words
 from ..client.messages import Progress as LoadProgress
 from ..client.target import Target
+from ..load import Load
 from ..measuring import FoundCapacity, Json, LoadOptions, Measurement, to_json, worst_client
 from ..metrics import readable
 from ..metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
@@ -75,7 +77,7 @@ class Bench(BenchOptions):
         """Return the workload by its name, with the arrivals of these options."""
         (name,) = with_speedup([self.workload], self.speedup)
         workload = load_workload(name)
-        if self.find_load is not None:
+        if not self.goal.fixed:
             self._check_find_load(workload)
         if self.concurrency and self.request_rate is not None:
             raise BadInput(
@@ -100,14 +102,24 @@ class Bench(BenchOptions):
             raise BadInput(
                 f"{' and '.join(excluded)}: --find-load sets the load itself; remove the option"
             )
-        assert self.find_load is not None
-        check_search(self.find_load, workload, self.slos)
+        self.goal.check(workload, self.slos)
 
-    def load_search(self, workload: Workload, limits: Sequence[Slo]) -> LoadSearch | None:
-        """Return the load search that is asked for; None: the loads are given."""
-        if self.find_load is None:
-            return None
-        return LoadSearch(self.find_load, self.slos, workload, limits=limits, confirm_s=CONFIRM_S)
+    @property
+    def goal(self) -> LoadGoal:
+        """Return the load that is asked for: the given one, or the highest within the limits."""
+        return LoadGoal(self.find_load)
+
+    def loads(self, workload: Workload, limits: Sequence[Slo]) -> list[Load]:
+        """Return the load of each repeat, or that of a load search."""
+        return [
+            Load(
+                workload.name,
+                workload,
+                seed,
+                self.goal.search(workload, self.slos, limits=limits, confirm_s=CONFIRM_S),
+            )
+            for seed in self.seeds
+        ]
 
     @property
     def slos(self) -> tuple[Slo, ...]:
@@ -178,13 +190,39 @@ def result(
     runs: Sequence[Measurement],
     tokenizer: Tokenizer | None = None,
 ) -> Json:
-    """Return the result of one or more runs, each with its own seed, ready for JSON."""
+    """Return the result of one or more runs, each with its own seed, ready for JSON.
+
+    That of a load search is of the capacity's load, with the curve of all loads.
+    """
+    search = runs[0]
+    if not isinstance(search, FoundCapacity):
+        return _repeated(options, workload, evidence, runs, tokenizer)
+    if sent := [load.point for load in search.shown[0].points]:
+        workload = workload.with_fields(points=sent)
+    whole = _repeated(options, workload, evidence, search.shown, tokenizer)
+    return {
+        **whole,
+        **options.rent.derived(search.metrics),
+        "steady_total_token_throughput": whole["steady_total_token_throughput"],
+        "num_prompts": search.metrics["completed"] + search.metrics["failed"],
+        **search.found.to_json(),
+        "failure": search.failure or None,
+        "invalid": search.invalid or None,
+    }
+
+
+def _repeated(
+    options: Bench,
+    workload: Workload,
+    evidence: Evidence,
+    runs: Sequence[Measurement],
+    tokenizer: Tokenizer | None,
+) -> Json:
+    """Return the result of runs that each sent the whole workload."""
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
     whole = options.rent.derived(to_json(runs))
     for point in whole["points"]:
         point["metrics"] = options.rent.derived(point["metrics"])
-    arrivals = [point.arrival for point in workload.points]
-    ways = list(dict.fromkeys(arrival.describe() for arrival in arrivals))
     cache = CacheReport.joined([load.cache for run in runs for load in run.points]).to_json()
     alone = len(whole["points"]) == len(runs) == 1  # only a single load has one steady state
     return {
@@ -194,18 +232,12 @@ def result(
         "label": None,
         "model_id": options.model,
         "tokenizer_id": str(options.tokenizer) if options.tokenizer else None,
-        "num_prompts": sum(point.prompts for point in workload.points) * len(runs),
-        # vLLM's three keys; null where the load points of a sweep differ.
-        "request_rate": _common([arrival.request_rate or "inf" for arrival in arrivals]),
-        "burstiness": _common([arrival.burstiness for arrival in arrivals]),
-        "max_concurrency": _common([arrival.concurrency for arrival in arrivals]),
+        **_sent(workload, len(runs)),
         "schema": SCHEMA,
         "endpoint": options.endpoint,
         "invalid": next((run.invalid for run in runs if run.invalid), None),
         "workload": workload.name,
-        "load": ways[0]
-        if len(ways) == 1
-        else f"{len(arrivals)} load points, {ways[0]} to {ways[-1]}",
+        "load": _load_in_words(workload),
         "lengths_source": workload.lengths_source(tokenizer),
         "seed": options.seed,
         "evidence": evidence.value,
@@ -235,44 +267,23 @@ def result(
     }
 
 
-def searched(
-    options: Bench,
-    workload: Workload,
-    evidence: Evidence,
-    measured: FoundCapacity,
-    tokenizer: Tokenizer | None,
-) -> Json:
-    """Return the result of a load search, ready for JSON: the load of the capacity, with the curve
-    of all loads.
-
-    Where there is none, ``nearest_miss`` has the limit that the lightest load breaks.
-    """
-    found = measured.found
-    shown = measured.shown
-    if sent := [load.point for load in shown[0].points]:
-        workload = workload.with_fields(points=sent)
-    miss = None
-    if found.missed is not None:
-        broken, load = found.missed
-        miss = {
-            "slo": broken.slo,
-            "metric": broken.metric,
-            "value": broken.value,
-            "limit": broken.limit,
-            "load": load,
-        }
-    whole = result(options, workload, evidence, shown, tokenizer)
+def _sent(workload: Workload, runs: int) -> Json:
+    """Return vLLM's keys of what was sent; null where the load points of a sweep differ."""
+    arrivals = [point.arrival for point in workload.points]
     return {
-        **whole,
-        **options.rent.derived(measured.metrics),
-        "steady_total_token_throughput": whole["steady_total_token_throughput"],
-        "num_prompts": measured.metrics["completed"] + measured.metrics["failed"],
-        "find_load": options.find_load,
-        "load_search": found.sentences(),
-        "nearest_miss": miss,
-        "failure": measured.failure or None,
-        "invalid": measured.invalid or None,
+        "num_prompts": sum(point.prompts for point in workload.points) * runs,
+        "request_rate": _common([arrival.request_rate or "inf" for arrival in arrivals]),
+        "burstiness": _common([arrival.burstiness for arrival in arrivals]),
+        "max_concurrency": _common([arrival.concurrency for arrival in arrivals]),
     }
+
+
+def _load_in_words(workload: Workload) -> str:
+    """Describe the load, or the first and the last one of a sweep."""
+    ways = list(dict.fromkeys(point.arrival.describe() for point in workload.points))
+    if len(ways) == 1:
+        return ways[0]
+    return f"{len(workload.points)} load points, {ways[0]} to {ways[-1]}"
 
 
 def _common(values: Sequence[Any]) -> Any:
@@ -292,7 +303,8 @@ def save(path: Path, result: Json, runs: Sequence[Measurement]) -> Json:
         name: result[name] for name in ("workload", "load", "seed", "evidence", "model_id", "date")
     }
     try:
-        write_requests(requests, [log for run in runs for log in run.logs], about)
+        logs = [log for run in runs for one in run.described for log in one.logs]
+        write_requests(requests, logs, about)
         write_atomically(path, json.dumps(written, allow_nan=False) + "\n")
     except OSError as error:
         raise BadInput(f"--save-result {path}: not writable ({error.strerror or error})") from error
@@ -382,14 +394,11 @@ def table(result: Json) -> list[str]:
 
     A load search has its curve, its sentences, and the table of the capacity's load.
     """
-    if by := result.get("find_load"):
-        points = [
-            {"label": load_in_words(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
-        ]
-        sentences = [f"{sentence}." for sentence in result["load_search"]]
+    if result.get("find_load"):
+        tried, sentences = search_lines(result)
         capacity = _figures(result, shown_in("capacity"))
         alone = table({**result, "find_load": None})
-        return [*curve(points), "", *sentences, *capacity, "", *alone]
+        return [*tried, "", *sentences, *capacity, "", *alone]
     sweep = len(result["points"]) > 1
     label = "" if result["evidence"] == Evidence.MEASURED else f" ({result['evidence'].upper()})"
     title = f" Serving Benchmark Result{label} ".center(_WIDTH, "=")
@@ -410,6 +419,15 @@ def table(result: Json) -> list[str]:
         _line("Kept up", kept_up),
         "=" * _WIDTH,
     ]
+
+
+def search_lines(result: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Format the curve of a load search, and its sentences."""
+    by: By = result["find_load"]
+    points = [
+        {"label": load_in_words(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
+    ]
+    return curve(points), [f"{sentence}." for sentence in result["load_search"]]
 
 
 def _latencies(result: Json) -> list[str]:

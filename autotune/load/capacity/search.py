@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -134,6 +134,16 @@ class FoundLoad(NamedTuple):
     missed: tuple[Broken, float] | None
     died_at: float | None
     metrics: Metrics
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was searched for, the result in words, and without a capacity the limit that
+        the lightest load violates."""
+        miss = None
+        if self.missed is not None:
+            broken, load = self.missed
+            miss = {**broken._asdict(), "load": load}
+            del miss["excess"]
+        return {"find_load": self.by, "load_search": self.sentences(), "nearest_miss": miss}
 
     def sentences(self) -> list[str]:
         """Describe the result, one sentence each."""

@@ -244,11 +244,6 @@ class Slo(BaseModel):
         return f"{self} by {readable.beyond(self.excess(value))} ({readable.number(value)})"
 
 
-def without_capacity(metrics: Mapping[str, object]) -> bool:
-    """Return whether a load search's lightest load violated an SLO: its capacity is 0."""
-    return 0 in (metrics.get("capacity_concurrency"), metrics.get("capacity_request_rate"))
-
-
 def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:
     """Return the requests within every SLO: a limit on a statistic of a latency applies to each
     request."""

@@ -237,6 +237,11 @@ def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
     return result
 
 
+def curve_of(metrics: Mapping[str, Any]) -> Sequence[Metrics]:
+    """Return the rows of a workload's curve, which a ladder or a load search measured."""
+    return metrics.get(CURVE) or ()
+
+
 def is_valid_row(row: Mapping[str, Any]) -> bool:
     """Return whether a row of a curve is a valid measurement."""
     return not row.get(INVALID) and not row.get("client_bound")

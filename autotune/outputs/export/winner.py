@@ -24,9 +24,8 @@ from autotune.engines import Command, Configuration, Engine, ParsedCommand, engi
 from autotune.engines.command import PORT, gpus_of_a_server, reference_in
 from autotune.engines.entry import in_range
 from autotune.engines.kept import given_options, missing_files
-from autotune.load.capacity.search import SHAPES
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import CURVE, Metrics
+from autotune.load.metrics.table import Metrics, curve_of
 from autotune.servers import StartupTimeouts
 from autotune.servers.command import absolute_paths, with_serving
 from autotune.servers.docker_run import (
@@ -224,8 +223,9 @@ def _round_down(value: float) -> str:
 def render_capacity(winner: Winner) -> str:
     """Return the load of one deployment within the limits, for programs that compute the number of
     replicas."""
-    key, rows, goal = winner.spec.load_key, winner.capacities, winner.choice.objective
-    logs = [math.log(winner.fleet.of_each(row[f"capacity_{key}"])) for row in rows]
+    load, goal = winner.spec.load, winner.choice.objective
+    capacities = [load.found(row) or 0.0 for row in winner.capacities]
+    logs = [math.log(winner.fleet.of_each(capacity)) for capacity in capacities]
     half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
     per_replica, low, high = (math.exp(mean(logs) + end) for end in (0.0, -half, half))
     on_a_node, least, name = None, low, "95 % interval"
@@ -234,8 +234,13 @@ def render_capacity(winner: Winner) -> str:
         on_a_node = [min(low, lowest), max(high, highest)]
         least, name = on_a_node[0], "90 % interval on a node"
     rate, bound = least, f"the lower end of the {name}"
-    if key == "concurrency":
-        loads = [one for row in rows for one in row[CURVE] if one[key] == row[f"capacity_{key}"]]
+    if load.by == "concurrency":
+        loads = [
+            one
+            for row, capacity in zip(winner.capacities, capacities, strict=True)
+            for one in curve_of(row)
+            if one[load.key] == capacity
+        ]
         seconds = mean([one["mean_e2el_ms"] for one in loads]) / 1000
         rate = least / seconds
         bound += (
@@ -244,11 +249,11 @@ def render_capacity(winner: Winner) -> str:
             "measures them)"
         )
     document = {
-        "unit": "requests/s" if key == "request_rate" else "requests in flight",
+        "unit": "requests/s" if load.by == "rate" else "requests in flight",
         "per_replica": per_replica,
         "interval95": [low, high],
         "interval90_on_a_node": on_a_node,
-        "load": SHAPES[key],
+        "load": load.shape,
         "requests_per_s": rate,
         "arithmetic": f"N replicas carry R requests/s: N = ceil(R / {_round_down(rate)}), "
         f"from {bound}",
@@ -329,7 +334,7 @@ def winner_of(
         gpus=gpus_of_a_server(Configuration(choice.engine, choice.config), recommendation.gpus),
         image=image,
         capacities=tuple(launch.result.metrics[spec.workloads[0]] for launch in finals or same)
-        if spec.load_key
+        if not spec.load.fixed
         else (),
     )
 

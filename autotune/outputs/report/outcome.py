@@ -14,8 +14,9 @@ from itertools import chain
 
 from autotune.base import BadInput, Evidence, redact
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import COSTS, CURVE, INVALID, is_valid_row, shown_in, title_of
+from autotune.load.metrics.table import COSTS, INVALID, curve_of, is_valid_row, shown_in, title_of
 from autotune.load.workloads import load_workload
+from autotune.tuner.backends import backend_of
 from autotune.tuner.search import objective
 from autotune.tuner.study.home import Home, is_server, tracking_uri, ui_command, without_credentials
 from autotune.tuner.study.options import command_line, rows_of
@@ -330,7 +331,7 @@ def curves(study: StudyRecord) -> list[str]:
         return []
     workload = outcome.workloads.get(curves.workload)
     sides = [
-        {row["concurrency"]: row for row in (side or {}).get(CURVE, ()) if "concurrency" in row}
+        {row["concurrency"]: row for row in curve_of(side or {}) if "concurrency" in row}
         for side in ((workload.baseline, workload.recommended) if workload else ())
     ]
     measured = {name for side in sides for row in side.values() for name in row} - {curves.metric}
@@ -365,7 +366,7 @@ def curves(study: StudyRecord) -> list[str]:
         f"- launch {launch.number} at {row.get('concurrency')} in flight is invalid: "
         f"{text.escape(str(row.get(INVALID) or 'the client did not keep up'))}"
         for launch in study.launches
-        for row in launch.result.metrics.get(study.spec.workloads[0], {}).get(CURVE) or ()
+        for row in launch.result.curve(study.spec.workloads[0])
         if not is_valid_row(row)
     ]
     return [*parts, "\n".join(invalid)]
@@ -477,7 +478,7 @@ def _load(study: StudyRecord, name: str) -> dict[str, str]:
             f"{point.prompts} prompts {point.arrival.describe()}" for point in workload.points
         )
         arrivals = "; ".join(offered)
-        if study.spec.load_key and name == study.spec.workloads[0]:
+        if not study.spec.load.fixed and name == study.spec.workloads[0]:
             arrivals = "arrival times set by the load search"
         streaming = "streamed" if workload.streaming else "not streamed"
         # A form such as random:IN:OUT says itself where it comes from.
@@ -569,7 +570,8 @@ def reproduction(study: StudyRecord) -> list[str]:
     if is_server(uri):
         runs, block = f"Every run is in MLflow at <{without_credentials(uri)}>.", ""
     passed_through = chain.from_iterable(map(shlex.split, study.spec.engine_args.values()))
-    again = redact.text(command_line(study.spec), redact.secrets_in(list(passed_through), {}))
+    again = command_line(study.spec, backend_of(study.spec).unused_options)
+    again = redact.text(again, redact.secrets_in(list(passed_through), {}))
     return [
         "Run the same study again:",
         text.block(again, "bash"),

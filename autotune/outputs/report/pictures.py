@@ -11,7 +11,7 @@ from statistics import geometric_mean
 
 from autotune.base import redact
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import CURVE, PER_GPU, PER_USER, Metrics, Rent, is_valid_row
+from autotune.load.metrics.table import PER_GPU, PER_USER, Metrics, Rent, is_valid_row
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, scores_of
 from autotune.tuner.trial import Launch, Role, measured
@@ -299,10 +299,8 @@ def _speed_point(
 def _curve(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
     """Return load (concurrency or request rate) and metrics of each valid row of a launch's
     curve."""
-    rows = launch.result.metrics.get(workload, {}).get(CURVE) or ()
-    loads = (
-        (row.get("concurrency", row.get("request_rate")), row) for row in rows if is_valid_row(row)
-    )
+    rows = filter(is_valid_row, launch.result.curve(workload))
+    loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows)
     return [(load, row) for load, row in loads if load]
 
 

@@ -6,7 +6,7 @@ import math
 
 from autotune.base import BadInput, Evidence
 from autotune.engines import FailureKind
-from autotune.load.capacity.search import LOADS, SHAPES, load_in_words
+from autotune.load.capacity.goal import carried, shape_carried
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import SHORT_S, Slo
 from autotune.load.metrics.table import GOODPUT, VIOLATIONS, Metrics, title_of
@@ -37,7 +37,7 @@ def paragraphs(outcome: Recommendation) -> list[str]:
         _sentence(outcome),
         _unconfirmed(outcome),
         *_way_on(outcome),
-        load_shape(outcome),
+        shape_carried(_of_objective(outcome)),
         _few_good(outcome),
         gain(outcome),
         prompts(outcome),
@@ -68,7 +68,7 @@ def brief(outcome: Recommendation) -> list[str]:
         _unconfirmed(outcome),
         *rest,
         not_simulated(outcome),
-        load_shape(outcome),
+        shape_carried(_of_objective(outcome)),
         _few_good(outcome),
         _loss(outcome),
         crossing(outcome),
@@ -304,24 +304,6 @@ def remaining(outcome: Recommendation) -> str:
     )
 
 
-def carried(metrics: Metrics | None) -> str:
-    """Name the load of a capacity, e.g. ``at 304 in flight``; empty for other metrics."""
-    metrics = metrics or {}
-    for key, name in LOADS.items():
-        if load := metrics.get(f"capacity_{name}"):
-            speedup = metrics.get("capacity_speedup")
-            faster = f", {speedup:.3g} times as fast as recorded," if speedup else ""
-            return f"at {load_in_words(key, load)}{faster}"
-    return ""
-
-
-def load_shape(outcome: Recommendation) -> str:
-    """Describe the shape of the load of a capacity; empty for other metrics."""
-    metrics = _of_objective(outcome)
-    shapes = [shape for key, shape in SHAPES.items() if metrics.get(f"capacity_{key}")]
-    return f"The load is {shapes[0]}." if shapes else ""
-
-
 def _answers(outcome: Recommendation) -> str:
     """Summarise the check of answers; empty without a check."""
     check, worse = outcome.accuracy, outcome.failures.get(FailureKind.ACCURACY.value, 0)
@@ -483,7 +465,7 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
 
 
 def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | None = None) -> str:
-    figure, load = text.measure(objective.metric, objective.value), carried(metrics)
+    figure, load = text.measure(objective.metric, objective.value), carried(metrics or {})
     if load and objective.metric.startswith("capacity_"):
         figure += f" {load}"
     weighted = "" if objective.workload in outcome.workloads else " (weighted geometric mean)"

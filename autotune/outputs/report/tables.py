@@ -8,7 +8,7 @@ from statistics import geometric_mean, mean, stdev
 from autotune.base import redact
 from autotune.engines import Scalar
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import Metrics
+from autotune.load.metrics.table import curve_of
 from autotune.tuner.search.objective import maximises, scores_of
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State
@@ -272,9 +272,8 @@ def capacities(study: StudyRecord) -> list[str]:
     """Tabulate the loads tried on the last launch (of the finals, if any) of the recommended
     command and baseline."""
     spec, parts = study.spec, []
-    if not spec.load_key:
+    if spec.load.fixed:
         return []
-    unit = "in flight" if spec.load_key == "concurrency" else "requests per second"
     shown = ["steady_total_token_throughput", *dict.fromkeys(slo.metric for slo in spec.slos)]
     for role, choice in study.choices.items():
         own = [
@@ -288,37 +287,21 @@ def capacities(study: StudyRecord) -> list[str]:
         metrics = launch.result.metrics.get(spec.workloads[0], {})
         rows = [
             {
-                unit.capitalize(): f"{row[spec.load_key]:g}",
+                spec.load.unit.capitalize(): f"{row[spec.load.key]:g}",
                 **{text.title(metric): readable.number(row.get(metric)) for metric in shown},
                 "Output tok/s per user": readable.number(
                     1e3 / row["mean_tpot_ms"] if row.get("mean_tpot_ms") else None
                 ),
                 "Meets the limits": "yes" if row.get("kept") else "no",
             }
-            for row in metrics.get("curve") or ()
+            for row in curve_of(metrics)
         ]
         parts += [
             f"### {role.capitalize()}, launch {launch.number}",
-            _capacity(metrics, spec.load_key, unit),
+            spec.load.sentence(metrics),
             text.table(rows, "r" * (len(shown) + 2)),
         ]
     return parts
-
-
-def _capacity(metrics: Metrics, load_key: str, unit: str) -> str:
-    """Describe the end of a load search: the capacity, and the first load beyond it."""
-    capacity, above = metrics.get(f"capacity_{load_key}"), metrics.get("capacity_broken_at")
-    if not capacity:
-        return "No load meets the limits: the lightest violates one."
-    beyond = (
-        f"; {above:g} violate a limit." if above else ", the heaviest load tried; it may be higher."
-    )
-    sentence = f"Capacity: {capacity:g} {unit}{beyond}"
-    if (dead := metrics.get("capacity_died_at")) is not None:
-        sentence += f" The server died at {dead:g}."
-    if (pair := metrics.get("capacity_not_monotone")) is not None:
-        sentence += f" Not monotone: {pair[0]:g} violate a limit that {pair[1]:g} meet."
-    return sentence
 
 
 _ANSWERS = {

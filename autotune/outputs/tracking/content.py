@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from autotune.base import redact
-from autotune.load.metrics.table import CURVE, PER_USER, Metrics, is_valid_row, shown_in
+from autotune.load.metrics.table import PER_USER, Metrics, is_valid_row, shown_in
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, on_workloads, scores_of
 from autotune.tuner.study.recommendation import SERVED, Recommendation
@@ -103,7 +103,7 @@ def launch_points(
     # point.
     points = [Point(name, value, 0, start_ms) for name, value in _numbers(metrics).items()]
     workload, ends = spec.workloads[0], span_ms(launch)[1]
-    for row in filter(is_valid_row, launch.result.metrics.get(workload, {}).get(CURVE) or ()):
+    for row in filter(is_valid_row, launch.result.curve(workload)):
         load = row["concurrency"] if "concurrency" in row else 60 * row["request_rate"]
         figures = _figures(spec, row, f"{workload}.curve.", (PER_USER,))
         points += [Point(name, value, round(load), ends) for name, value in figures.items()]

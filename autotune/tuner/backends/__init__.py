@@ -41,7 +41,6 @@ from autotune.engines import (
 )
 from autotune.engines.library import packaged
 from autotune.load.capacity.judge import LOOKS
-from autotune.load.metrics.formulas import without_capacity
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics
 from autotune.load.workloads import load_workload
 from autotune.servers.command import read_secret
@@ -162,6 +161,11 @@ class Backend(ABC):
     def recorded(self) -> bool:
         """True if launches are read from a file."""
         return self.evidence is Evidence.REPLAYED
+
+    @property
+    def unused_options(self) -> tuple[str, ...]:
+        """Name options of `run` that mean nothing here, because the candidates are given."""
+        return ("screen",) if self.recorded or self.foreign else ()
 
     @property
     def launches(self) -> bool:
@@ -494,7 +498,7 @@ class ValidatedEvaluator:
                 continue
             measured = metrics[name]
             value = measured.get(objective)
-            if self.spec.load_key and without_capacity(measured):
+            if self.spec.load.too_slow(measured):
                 continue  # It was measured, and found too slow for any load.
             if value is None:
                 yield f"{name}: its metrics lack the objective, {objective}"

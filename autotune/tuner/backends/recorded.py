@@ -33,7 +33,7 @@ from autotune.engines.context import default_of
 from autotune.engines.enumeration import Enumeration
 from autotune.engines.machine import node
 from autotune.engines.promises import Promised, admitted, given_up_by, promises_of
-from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, scaled
+from autotune.load.metrics.table import HEADLINE, Metrics, curve_of, scaled
 from autotune.load.workloads import load_workload
 from autotune.node.unread import with_unread, with_unread_settings
 
@@ -178,10 +178,9 @@ class RecordedTable(Backend):
         table = self.table(spec.table_sha256, library)
         loads = {
             point.get("concurrency")
-            for curve in (
-                metrics.get(CURVE, ()) for row in table.rows for metrics in row.metrics.values()
-            )
-            for point in curve
+            for row in table.rows
+            for metrics in row.metrics.values()
+            for point in curve_of(metrics)
         }
         measured = tuple(rung for rung in rungs if rung in loads)
         if not measured:

@@ -37,7 +37,7 @@ from ..accuracy.check import check_of
 from ..backends import Backend, backend_named
 from ..study.goals import with_goals
 from ..study.home import library_for
-from ..study.loads import asked_load, with_loads
+from ..study.loads import with_loads
 from ..study.options import RunOptions
 from ..study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
 from .names import engine_and_version, find_model, knob_named
@@ -50,6 +50,7 @@ _AS_TYPED = (
     "baseline",
     "drop",
     "explain",
+    "find_load",
     "hours",
     "launches",
     "min_context",
@@ -97,25 +98,25 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         noise=backend.noise(options.noise),
         keeps_unread=backend.predicted,
         space=str(options.space.resolve()) if options.space else None,
-        **asked_load(options),
         **_accuracy(options.accuracy, backend),
         **backend.secret_sources(options),
     )
     spec = backend.from_file(spec, options, library) or _served(
         spec, options, backend, library, notify
     )
-    spec = with_goals(spec, options)
+    spec = with_goals(spec.model_copy(update={"objective": spec.load.objective}), options)
     _check_energy(spec, backend)
     spec = with_loads(spec, options, backend.measurable, library, sent=not backend.recorded)
-    return spec.model_copy(update={"screened": _screened(spec, options, library)})
+    return spec.model_copy(update={"screened": _screened(spec, options, backend, library)})
 
 
-def _screened(spec: StudySpec, options: RunOptions, library: Library) -> tuple[str, ...]:
+def _screened(
+    spec: StudySpec, options: RunOptions, backend: Backend, library: Library
+) -> tuple[str, ...]:
     """Return the engines whose launches may have random weights: they have switches for these and
     for acceptance."""
-    if options.screen == "off" or not spec.may_screen:
+    if options.screen == "off" or "screen" in backend.unused_options or not spec.may_screen:
         return ()
-
     able = []
     for one in spec.engines:
         kind, context = engine(one.name, library), spec.context(one.version)
@@ -213,7 +214,7 @@ def _with_default_load(spec: StudySpec, library: Library) -> StudySpec:
     # The same share of memory as in the rule weights-exceed-a-replica.
     least = spec.model.weights_gb / (0.9 * spec.hardware.memory_gb)
     copies = next((n for n in (8, 4) if spec.gpus % n == 0 and spec.gpus >= n * least), 1)
-    if copies > 1 and spec.hardware.vendor != "cpu" and not spec.load_key:
+    if copies > 1 and spec.hardware.vendor != "cpu" and spec.load.fixed:
         each = load_workload(_DEFAULT, library).points[0].prompts
         workload = f"{_DEFAULT}:{copies * each}"
         notes = (f"the default workload has {each} prompts for each of {copies} servers",)

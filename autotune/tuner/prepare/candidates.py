@@ -153,7 +153,7 @@ def prepare(
     notes = list(own.notes)
     heavy, plans = "", MemoryPlans(spec, library)
     loads = [load_workload(name, library) for name in spec.sent]
-    known = [] if spec.varies_load else loads
+    known = loads if spec.load.fixed else []
     in_study = replace(
         context_of(spec, "", library),
         concurrency=max((load.concurrency for load in known), default=math.inf),

@@ -11,8 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.load.metrics.formulas import without_capacity
-from autotune.load.metrics.table import CURVE, GOODPUT, METRICS, Metrics, check_metric, is_valid_row
+from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, check_metric, is_valid_row
 
 from ..study.spec import StudySpec
 from ..trial import Launch, Role, State, TrialResult
@@ -92,8 +91,6 @@ def scores_of(spec: StudySpec, result: TrialResult) -> Scores:
         value = value_of(spec.objective, score) if others else alone
     second_value = number_in(first, spec.pareto) if spec.pareto else None
     measured = {slo: number_in(first, slo.metric) for slo in spec.slos}
-    kept = first.get(f"capacity_{spec.load_key}") if spec.load_key else None
-    broken = first.get("capacity_broken_at")
     return Scores(
         value=value,
         second_value=second_value,
@@ -104,8 +101,8 @@ def scores_of(spec: StudySpec, result: TrialResult) -> Scores:
             for slo, number in measured.items()
             if number is not None
         },
-        too_slow=bool(metrics and spec.load_key) and without_capacity(first),
-        step=math.log(broken / kept) if kept and broken else 0.0,
+        too_slow=spec.load.too_slow(first),
+        step=spec.load.step(first),
     )
 
 
@@ -132,8 +129,8 @@ def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
     """Return concurrency to the metrics of a workload's whole load there."""
     if launch.result.state is not State.COMPLETE:
         return {}
-    rows = launch.result.metrics.get(workload, {}).get(CURVE) or []
-    return {row["concurrency"]: row for row in rows if "concurrency" in row and is_valid_row(row)}
+    rows = filter(is_valid_row, launch.result.curve(workload))
+    return {row["concurrency"]: row for row in rows if "concurrency" in row}
 
 
 def score_of(metric: str, number: float | None) -> float | None:
@@ -147,9 +144,3 @@ def value_of(metric: str, score_: float) -> float:
     """Return the inverse of `score_of`."""
     # Twelve digits: what was measured once comes back as it was.
     return float(f"{math.exp(score_ if maximises(metric) else -score_):.12g}")
-
-
-def lightest_load(spec: StudySpec, launch: Launch) -> float | None:
-    """Return the lightest load of a load search; None without one."""
-    curve = launch.result.metrics.get(spec.workloads[0], {}).get(CURVE) if spec.load_key else None
-    return float(curve[0][spec.load_key]) if curve else None

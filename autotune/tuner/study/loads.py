@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from autotune.base import BadInput
 from autotune.engines import Context, Library
 from autotune.load.capacity.judge import LOOKS
-from autotune.load.capacity.search import CONFIRM_S, LoadSearch, check_search
+from autotune.load.capacity.search import CONFIRM_S
 from autotune.load.load import Load
-from autotune.load.metrics.table import HEADLINE, PROMPTS, SENT
+from autotune.load.metrics.table import PROMPTS, SENT
 from autotune.load.workloads import LEAST_OF_HALF, Workload, how_fixed, load_workload
 from autotune.load.workloads.lengths import SessionLengths
 
@@ -25,8 +24,6 @@ from ..trial import Role, Trial
 from .options import RunOptions
 from .spec import StudySpec
 
-CAPACITY = "capacity_total_token_throughput"
-"""The objective at every server's capacity."""
 LEAST_PROMPTS = 32
 """Prompts of the lightest loads: fewer give a mean latency with too wide an interval."""
 PER_PLACE = 8
@@ -58,11 +55,9 @@ def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS
         first_seed += SEEDS_OF_FINALS
     for name in trial.workloads:
         (workload, about), search = workload_of(spec, trial.role, name, library), None
-        if spec.find_load is not None and name == spec.workloads[0]:
+        if name == spec.workloads[0]:
             confirm_s = CONFIRM_S if looks > 1 and trial.role in _COMPARED else 0.0
-            search = LoadSearch(
-                spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s
-            )
+            search = spec.load.search(workload, spec.slos, looks, spec.request_limits, confirm_s)
         loads.append(Load(name, workload, first_seed, search, about=about))
     first, _ = workload_of(spec, Role.SEARCH, trial.workloads[0], library)
     for rung in trial.rungs:
@@ -114,14 +109,6 @@ Measurable = Callable[[StudySpec, tuple[int, ...], Library], tuple[tuple[int, ..
 """Return the measurable rungs of a study, and notes; raises `BadInput` for none."""
 
 
-def asked_load(options: RunOptions) -> dict[str, Any]:
-    """Return the fields of a study that define its load search, with its objective."""
-    return {
-        "find_load": options.find_load,
-        "objective": HEADLINE if options.find_load is None else CAPACITY,
-    }
-
-
 def with_loads(
     spec: StudySpec, options: RunOptions, measurable: Measurable, library: Library, *, sent: bool
 ) -> StudySpec:
@@ -133,12 +120,12 @@ def with_loads(
     Raises:
         BadInput: the loads contradict each other or the goals, or cannot be measured.
     """
-    searched, text = spec.find_load is not None, options.ladder
-    if searched and text is not None:
+    text = options.ladder
+    if not spec.load.fixed and text is not None:
         raise BadInput(
             "--ladder: the load search already has a curve; remove --ladder or --find-load"
         )
-    if searched and spec.weights:
+    if not spec.load.fixed and spec.weights:
         raise BadInput(
             "--weights: the load search uses only the first workload; remove --weights or "
             "--find-load"
@@ -155,9 +142,9 @@ def with_loads(
         rungs = tuple(sorted({int(word) for word in words}))
         if len(rungs) < len(words):
             notes.append("--ladder: each concurrency is measured once")
-    if spec.find_load is not None and sent:
-        check_search(spec.find_load, load_workload(spec.workloads[0], library), spec.slos)
-    spec = _with_finals(spec, options.final_workload, library) if sent else spec
+    if sent:
+        spec.load.check(load_workload(spec.workloads[0], library), spec.slos)
+        spec = _with_finals(spec, options.final_workload, library)
     if rungs:
         try:
             rungs, further_notes = measurable(spec, rungs, library)
@@ -179,8 +166,7 @@ def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudyS
             )
         workload = load_workload(given, library)
         workload.check_fits(spec.model.architecture.context_limit)
-        if spec.find_load is not None:
-            check_search(spec.find_load, workload, spec.slos)
+        spec.load.check(workload, spec.slos)
         notes.append(
             f"the finals send {given} in place of {spec.workloads[0]}; their figures have the "
             "latter's name"

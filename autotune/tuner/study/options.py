@@ -123,11 +123,15 @@ class RunOptions:
         return name in self.given or getattr(self, name) not in (own.default, ())
 
 
-def command_line(spec: StudySpec) -> str:
-    """Return the ``autotune run`` or ``autotune verify`` command of a study, secrets included."""
+def command_line(spec: StudySpec, unused: Sequence[str] = ()) -> str:
+    """Return the ``autotune run`` or ``autotune verify`` command of a study, secrets included.
+
+    Args:
+        unused: options that mean nothing where it runs, see `Backend.unused_options`.
+    """
     lines = ["autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"]
     for one, declared in declared_options(RunOptions if spec.verifies is None else VerifyOptions):
-        for value in _typed(one, declared, spec):
+        for value in _typed(one, declared, spec) if one.name not in unused else ():
             lines.append(f"{declared.flag} {shlex.quote(value)}")
     return " \\\n  ".join(lines)
 

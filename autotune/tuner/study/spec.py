@@ -17,6 +17,7 @@ from autotune.base import BadInput, UnknownName
 from autotune.engines import Configuration, Context, HardwareCard, ModelCard, Scalar, gpus_of
 from autotune.engines.entry import parse_yaml
 from autotune.engines.installed import InstalledEngine
+from autotune.load.capacity.goal import LoadGoal
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, Rent
 
@@ -195,10 +196,13 @@ class StudySpec(_Value):
         time on the node."""
         whole_node = is_local(self.executor) and self.gpus == self.hardware.gpus
         limited = (
-            self.slos or len(self.goals) > 1 or self.load_key or not METRICS[self.objective].is_work
+            self.slos
+            or len(self.goals) > 1
+            or not self.load.fixed
+            or not METRICS[self.objective].is_work
         )
         small = self.launches < _LEAST_LAUNCHES or self.model.weights_gb < _LEAST_GB
-        given = self.on.startswith(("replay", "external")) or self.verifies is not None
+        given = self.verifies is not None
         return whole_node and not (limited or small or given) and self.sampler == "gp"
 
     @property
@@ -243,14 +247,9 @@ class StudySpec(_Value):
         )
 
     @property
-    def load_key(self) -> str:
-        """Key of a load in a row of the curve for a load search; else empty."""
-        return {"concurrency": "concurrency", "rate": "request_rate", None: ""}[self.find_load]
-
-    @property
-    def varies_load(self) -> bool:
-        """True if launches are compared at other loads than the workloads' own."""
-        return self.find_load is not None
+    def load(self) -> LoadGoal:
+        """The load of the first workload under which launches are compared."""
+        return LoadGoal(self.find_load)
 
     def rungs_of(self, role: Role) -> tuple[int, ...]:
         """Return the additional concurrencies at which a launch measures the first workload."""

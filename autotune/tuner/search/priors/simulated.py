@@ -146,7 +146,7 @@ def _prior(
     prediction."""
     spec = prepared.spec
     limits = Limits(
-        capacity=spec.slos if spec.load_key else (),
+        capacity=() if spec.load.fixed else spec.slos,
         request=spec.request_limits if spec.objective == GOODPUT else None,
     )
     engines = _groups_of_engines([one for one in setups if one is not None], spec)
@@ -181,9 +181,7 @@ def _prior(
         launch_s=np.array([_launch_s(row) for row in rows]),
         draws=_drawn(spec, predicted, loads, mean),
         figures=_figures(calibration, engines, offsets),
-        beyond=_beyond(spec, predicted[0], setups)
-        if not spec.load_key and len(loads) == 1
-        else None,
+        beyond=_beyond(spec, predicted[0], setups) if spec.load.fixed and len(loads) == 1 else None,
     )
 
 
