@@ -31,7 +31,7 @@ from autotune.tuner.study.home import Home, library_of
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.results import Lock
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Trial, TrialResult
+from autotune.tuner.trial import Launch, Trial
 
 _WAYS_OUT = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free disk space there"),
@@ -181,7 +181,7 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
         return trial
 
     # Only this run's results: earlier failures may have been repaired.
-    results: list[TrialResult] = []
+    launches: list[Launch] = []
     for launch in executor.launches(ask):
         before, known_changes = study.launches, study.changes
         try:
@@ -195,10 +195,10 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
             if change not in known_changes:
                 progress.note(change)
         yield launch
-        results.append(launch.result)
+        launches.append(launch)
         # A replayed launch ran on no node of this study.
         if launch.result.evidence is not Evidence.REPLAYED:
-            retire_bad_node(results, executor)
+            retire_bad_node(launches, executor, before)
         for node, why in study.off_nodes.items():
             if {*executor.nodes, *executor.busy} - {node}:
                 executor.retire(node, why)

@@ -65,6 +65,12 @@ class Failure:
         return self.kind not in (FailureKind.PORT, FailureKind.INFRASTRUCTURE)
 
     @property
+    def may_be_external(self) -> bool:
+        """Return whether somebody else may have ended the server: it had been ready, and its log does
+        not explain its end."""
+        return self.unexplained and self.phase is Phase.SERVING
+
+    @property
     def summary(self) -> str:
         """Return the kind, and the server's phase if known."""
         return f"{self.kind.value} {_DOING[self.phase]}" if self.phase else self.kind.value

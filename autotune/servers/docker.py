@@ -20,7 +20,7 @@ from autotune.engines import Command, EngineCard, Failure, FailureKind
 from . import StopReport
 from .docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, docker_program, models_folder
 from .logs import LogPatterns, known_failure, unknown_exit
-from .process import ProcessLauncher, ProcessServer
+from .process import ProcessLauncher, ProcessServer, out_of_main_memory
 from .processes import DOCKER_FAILED, LABEL, MARKER, descendants, process_table, remove_container
 
 _NOT_THE_ENGINE = (DOCKER_FAILED, 126, 127)
@@ -99,12 +99,9 @@ class ContainerServer(ProcessServer):
             )
             return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
         if state.get("OOMKilled"):
-            message = (
-                f"{self.title} ended because its container used up the machine's memory "
-                f"(OOMKilled, exit code {code}). This is not GPU memory: use less main memory, or "
-                "give the machine or Docker more."
+            return out_of_main_memory(
+                self.title, f"Docker says OOMKilled of its container (exit code {code})"
             )
-            return Failure(FailureKind.OUT_OF_MEMORY, message)
         # Codes above 128 are a shell's form of signals.
         return super()._explain_exit(128 - code if 128 < code < 192 else code)
 

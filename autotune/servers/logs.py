@@ -48,6 +48,8 @@ _ERROR = re.compile(
 )
 # The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error
 # is no level.
+_ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals by which people, service managers and the kernel end a process that did nothing wrong."""
 _BELOW_ERROR = re.compile(
     r"^(?:\([^)]{1,80}\) *)?(?:\[[^\]]{1,80}\] *)?(?:[\d:.,/-]+ +)*"
     r"(?:(?:WARNING|WARN|INFO|DEBUG)\b|(?:\[TRT-LLM\] *)?\[[WID]\])"
@@ -230,17 +232,19 @@ def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
     return None if match is None else _from_pattern(*match, match[0].phase)
 
 
-def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
+def unknown_exit(
+    log: Path, exit_code: int, title: str, offset: int = 0, served: bool = False
+) -> Failure:
     """Describe an exit that no pattern explains; a negative `exit_code` is a signal, `title` names
-    the engine."""
+    the engine.
+
+    A signal that people and machines send to end a process (`_ENDING`) is laid to them, unless the
+    log has an error: SGLang kills its own processes after any exception.
+    """
     line = _best_line(read_lines(log, offset))
     last_words = f"last log line: {line}" if line else "its log is empty"
-    # SGLang kills its own processes after any exception: only a log without an error leaves the
-    # kernel to blame.
-    out_of_memory = (
-        exit_code == -signal.SIGKILL and not _EXCEPTION.search(line) and not _ERROR.search(line)
-    )
-    hint = " (the kernel does that if the machine runs out of memory)" if out_of_memory else ""
+    from_outside = -exit_code in _ENDING and not _EXCEPTION.search(line) and not _ERROR.search(line)
+    hint = ", which autotune did not send" if from_outside else ""
     how = (
         f"with exit code {exit_code}"
         if exit_code
@@ -251,7 +255,11 @@ def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Fail
         how = f"by {signal.Signals(-exit_code).name if known else f'signal {-exit_code}'}"
     message = f"{title} ended {how}{hint}; {last_words}"
     return Failure(
-        FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line, unexplained=True
+        FailureKind.INFRASTRUCTURE if from_outside else FailureKind.CRASHED,
+        f"{_shorten(message)} (see {log.name}).",
+        line,
+        Phase.SERVING if served else None,
+        unexplained=True,
     )
 
 

@@ -45,6 +45,7 @@ from .logs import (
     patterns_of,
     unknown_exit,
 )
+from .memory_kills import MemoryKills
 from .ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from .processes import MARKER, Membership, end
 from .server import PATHS, Server, launch_each
@@ -169,8 +170,12 @@ class WatchdogClient:
 
 
 class ProcessServer(Server):
-    """A server that runs as a process group of this machine; it releases `lease` at its end."""
+    """A server that runs as a process group of this machine; it releases `lease` at its end.
 
+    The kernel's counters are read below `root`.
+    """
+
+    root: ClassVar[Path] = Path("/")
     log: Path
 
     def __init__(
@@ -185,6 +190,7 @@ class ProcessServer(Server):
         self._lease = lease
         self._card = card
         self._timeouts = timeouts
+        self._memory_kills = MemoryKills.read(self.root, contained=bool(request.docker))
         self._watchdog = WatchdogClient(request, [lock.fileno() for lock in lease.locks])
         self._members = Membership(request.marker, self._watchdog.leader, self._watchdog.pid)
         self._pids: tuple[int, ...] = (self._watchdog.leader,)
@@ -283,7 +289,18 @@ class ProcessServer(Server):
         return in_log
 
     def _explain_exit(self, code: int) -> Failure:
-        return self._failure_in_log() or unknown_exit(self.log, code, self.title, self.log_offset)
+        in_log = self._failure_in_log()
+        if in_log is not None:
+            return in_log
+        failure = unknown_exit(self.log, code, self.title, self.log_offset, self.served)
+        if not self._memory_kills.since:
+            return failure
+        return out_of_main_memory(
+            self.title,
+            f"the kernel ended {self._memory_kills.since} processes to free memory (oom_kill in "
+            f"{self._memory_kills.path})",
+            failure.log_excerpt,
+        )
 
     def _port_conflict(self) -> Failure | None:
         if not foreign_listener(self._lease.port, lambda: self.pids):
@@ -369,3 +386,12 @@ class ProcessLauncher:
         raises `BadInput`."""
         program = find_program(command.argv[0], environment, card.title)
         return [], [program, *absolute_paths(command.argv[1:], command.files)], environment
+
+
+def out_of_main_memory(title: str, proof: str, log_excerpt: str = "") -> Failure:
+    """Describe a server's end by a lack of the machine's memory, with its proof."""
+    message = (
+        f"{title} ended because the machine's memory was used up: {proof}. This is not GPU memory: "
+        "use less main memory, or give the machine or its container more."
+    )
+    return Failure(FailureKind.OUT_OF_MEMORY, message, log_excerpt)

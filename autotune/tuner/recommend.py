@@ -50,7 +50,7 @@ from .study.recommendation import (
     compared_answers,
 )
 from .study.spec import StudySpec
-from .trial import Launch, Role, State, TrialResult
+from .trial import Launch, Role, State, TrialResult, named
 
 
 def recommend(
@@ -223,7 +223,10 @@ def _unconfirmed(history: History, launches: Sequence[Launch]) -> str:
     if finals:
         failed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         return f"all {len(finals)} launches of finalists failed ({failed})"
-    return "no finalist was launched again" if history.challengers else ""
+    if history.challengers:
+        return "no finalist was launched again"
+    numbers = history.unexplained_launches
+    return f"{named(numbers)} failed without an explanation" if numbers else ""
 
 
 def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:

@@ -46,6 +46,19 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Retry:
+    """Reason of another launch of a configuration: an earlier one failed without an explanation.
+
+    Attributes:
+        of: number of the launch that failed.
+        reason: its failure's message.
+    """
+
+    of: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A planned launch of an effective configuration.
 
@@ -59,6 +72,7 @@ class Trial:
         rungs: requests in flight with which the first workload is measured besides, see
             `autotune.tuner.study.loads`.
         wants_answers: whether the check of answers is run on the warm server.
+        retry: the failure without an explanation for which it is launched once more.
     """
 
     number: int
@@ -71,6 +85,7 @@ class Trial:
     node: str = ""
     rungs: tuple[int, ...] = ()
     wants_answers: bool = False
+    retry: Retry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +278,23 @@ class Launch:
 def measured(launches: Iterable[Launch]) -> list[Launch]:
     """Return the launches whose figures may be reported."""
     return [launch for launch in launches if not launch.ranks_only]
+
+
+def retry_of(trial: Trial, launches: Iterable[Launch]) -> Retry | None:
+    """Return the failure without an explanation that ended the configuration's latest launch; None
+    where it ended otherwise."""
+    latest = max(
+        (one for one in launches if one.fingerprint == trial.configuration.fingerprint),
+        key=lambda one: one.number,
+        default=None,
+    )
+    failure = None if latest is None else latest.result.failure
+    if latest is None or failure is None or not failure.unexplained:
+        return None
+    return Retry(latest.number, failure.message)
+
+
+def named(numbers: Sequence[int]) -> str:
+    """Name launches by their numbers, e.g. ``launches 1, 2 and 5``."""
+    *first, last = map(str, numbers)
+    return f"launches {', '.join(first)} and {last}" if first else f"launch {last}"

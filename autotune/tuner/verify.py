@@ -73,7 +73,7 @@ from .study.recommendation import (
 )
 from .study.results import RESULTS, Results, read_launches
 from .study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, check_study_name
-from .trial import Launch, Role, Trial, TrialResult
+from .trial import Launch, Role, Trial
 
 _LEAST_FINALS = 2
 
@@ -500,7 +500,7 @@ class Comparison:
 
     def _launch(self, results: Results, make: Callable[[EvaluationSetup], Evaluator]) -> None:
         """Launch what the results lack; raises `BadInput` if they are those of other commands."""
-        kept, made = {row.trial.number: row for row in results.launches}, list[TrialResult]()
+        kept, made = {row.trial.number: row for row in results.launches}, list[Launch]()
         evaluators = {
             version: EvaluationSetup(
                 one.spec, one.library, self._folder, self._notify, make
@@ -516,9 +516,9 @@ class Comparison:
                 row = Launch(trial, evaluate(trial))
                 self._check_evidence(row)
                 results.append(row)
-                made.append(row.result)
+                made.append(row)
                 self._report_launch(row, version)
-                retire_bad_node(made, LocalExecutor(evaluate))
+                retire_bad_node(made, LocalExecutor(evaluate), results.launches)
             elif strange or row.trial.command != trial.command:
                 raise BadInput(
                     f"{self._folder} has launches of other commands or versions: move it away"

@@ -212,13 +212,15 @@ def test_quoted_source_lines_do_not_count(tmp_path: Path) -> None:
 )
 def test_without_a_pattern(tmp_path: Path, log: str, exit_code: int, line: str) -> None:
     failure = explain(tmp_path, "vllm", log, exit_code)
-    assert failure.kind is FailureKind.CRASHED
+    # SIGKILL without an error in the log comes from somebody else.
+    assert failure.kind is (FailureKind.INFRASTRUCTURE if exit_code < 0 else FailureKind.CRASHED)
+    assert failure.unexplained
     assert failure.log_excerpt == line
     assert ("SIGKILL" if exit_code < 0 else f"exit code {exit_code}") in failure.message
 
 
 @pytest.mark.parametrize(
-    ("log", "kernel"),
+    ("log", "from_outside"),
     [
         ("ready\nserving", True),
         ("ready\nKeyError: 'x'\n", False),
@@ -228,12 +230,13 @@ def test_without_a_pattern(tmp_path: Path, log: str, exit_code: int, line: str) 
         ),
     ],
 )
-def test_the_kernel_is_suspected_of_a_kill_only_where_the_log_has_no_error(
-    tmp_path: Path, log: str, kernel: bool
+def test_somebody_else_is_suspected_of_a_kill_only_where_the_log_has_no_error(
+    tmp_path: Path, log: str, from_outside: bool
 ) -> None:
-    message = explain(tmp_path, "sglang", log, -9).message
-    assert "SIGKILL" in message
-    assert ("runs out of memory" in message) == kernel
+    failure = explain(tmp_path, "sglang", log, -9)
+    assert "SIGKILL" in failure.message
+    assert ("autotune did not send" in failure.message) == from_outside
+    assert (failure.kind is FailureKind.INFRASTRUCTURE) == from_outside
 
 
 def test_a_log_that_is_gone(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from autotune.tuner.study.recommendation import (
     Side,
     Verdict,
 )
+from autotune.tuner.trial import named
 
 from . import text
 
@@ -298,9 +299,12 @@ def remaining(outcome: Recommendation) -> str:
         return "The launches do not bound the regret: another configuration may be twice as good."
     # A cost that is twice as good is half as high.
     better = abs(readable.changed(outcome.recommended.objective.metric, regret.percent) or 0.0)
+    sure = f"{100 * regret.odds:.0f} % sure that no"
+    if not regret.left_out:
+        return f"{sure} other configuration is more than {better:.1f} % better."
     return (
-        f"{100 * regret.odds:.0f} % sure that no other configuration is more than {better:.1f} % "
-        "better."
+        f"Open: the configurations of {named(regret.left_out)}, which failed without an "
+        f"explanation. {sure} further configuration is more than {better:.1f} % better."
     )
 
 

@@ -293,8 +293,7 @@ class ServerEvaluator:
         waits_s = self.waits_s if launches else ()
         for i, wait_s in enumerate((*waits_s, None)):
             unfit = node.unfit(self.folder) if launches else None
-            # Weights of this machine were checked before the first launch.
-            if launches and unfit is None and not is_local(spec.executor):
+            if launches and unfit is None:
                 unfit = weights_failure(trial, kind, spec)
             result = self._failed(unfit) if unfit else self._launch(trial, kind, node, times_s)
             failure = result.failure
@@ -304,6 +303,8 @@ class ServerEvaluator:
                 or not _is_blameless(result)
                 or result.quarantine
                 or failure.lasting
+                # The search decides about another launch, which gets a row of its own.
+                or failure.may_be_external
             ):
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
@@ -330,10 +331,10 @@ class ServerEvaluator:
         """
         if unfit is not None and not result.metrics:
             raise CannotGoOn(unfit.message)
-        if trial.number == 0 and result.failure and _is_blameless(result):
+        failure = result.failure
+        if trial.number == 0 and failure and _is_blameless(result) and not failure.may_be_external:
             raise CannotGoOn(
-                "the first launch failed, but not because of its configuration: "
-                f"{result.failure.message}"
+                f"the first launch failed, but not because of its configuration: {failure.message}"
             )
 
     def _failed(self, failure: Failure) -> TrialResult:

@@ -19,6 +19,8 @@ from ..trial import Launch, State, Trial, TrialResult
 
 _IN_A_ROW = 3
 """Consecutive failures attributed to the node: one may be chance, and each costs a start."""
+_AFTER_RUNNING = 2
+"""The same of configurations that have run before, which is a clearer sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,36 +111,57 @@ class LocalExecutor(Executor):
         """Do nothing: no trial runs between two launches."""
 
 
-def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
-    """Retire the latest result's node if its next launch would not count; raises `CannotGoOn` if
-    none remains."""
-    latest = results[-1]
+def retire_bad_node(
+    launches: Sequence[Launch], executor: Executor, earlier: Sequence[Launch] = ()
+) -> None:
+    """Retire the latest launch's node if its next launch would not count; raises `CannotGoOn` if
+    none remains.
+
+    Args:
+        launches: those of this run, in the order in which they ended.
+        earlier: other launches of the study, of the configurations that are known to run.
+    """
+    latest = launches[-1].result
     if latest.quarantine and not executor.retire(latest.node, latest.quarantine):
         raise CannotGoOn(latest.quarantine)
-    node_fails = _keeps_failing([result for result in results if result.node == latest.node])
-    if not node_fails and not _keeps_failing(results):
+    ran = {one.fingerprint for one in (*earlier, *launches) if one.result.metrics}
+    here = [one for one in launches if one.result.node == latest.node]
+    count = _failures_in_a_row(here, ran)
+    node_fails = count > 0
+    if not (count := count or _failures_in_a_row(launches, ran)):
         return
     message = latest.failure.message if latest.failure else ""
     cause = "for reasons that are not their configurations'"
     if latest.state is State.FAILED:
-        cause = "with the same message before any server ran"
-    why = f"{_IN_A_ROW} launches in a row failed {cause}. {message}"
+        cause = "with the same words, which no rule explains"
+        if count < _IN_A_ROW:
+            cause += ", though their configurations have run before"
+    why = f"{count} launches in a row failed {cause}. {message}"
     # Failures on one node blame it; on several, something else.
     if not node_fails or not executor.retire(latest.node, why):
         raise CannotGoOn(why)
 
 
-def _keeps_failing(results: Sequence[TrialResult]) -> bool:
-    """Return whether the latest launches failed in a row for reasons other than their
-    configurations."""
-    latest = results[-_IN_A_ROW:]
-    # A measurement that does not count has metrics: that server ran.
-    if len(latest) < _IN_A_ROW or any(r.metrics for r in latest):
-        return False
-    if all(r.state is State.INVALID for r in latest):
-        return True
-    # Servers that ended with the same words, which no pattern knows, where none ever ran. Process
-    # numbers, addresses and times differ between launches.
-    failures = [r.failure for r in latest if r.failure is not None and r.failure.unexplained]
-    texts = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", failure.log_excerpt) for failure in failures}
-    return not any(r.metrics for r in results) and len(failures) == len(latest) and len(texts) == 1
+def _failures_in_a_row(launches: Sequence[Launch], ran: set[str]) -> int:
+    """Return the number of latest launches whose failures in a row are not their configurations';
+    0 for none.
+
+    Two are enough of configurations that ran before.
+    """
+    for count in (_AFTER_RUNNING, _IN_A_ROW):
+        latest = launches[-count:]
+        results = [one.result for one in latest]
+        # A measurement that does not count has metrics: that server ran.
+        if len(latest) < count or any(result.metrics for result in results):
+            return 0
+        if count < _IN_A_ROW and not ran.issuperset(one.fingerprint for one in latest):
+            continue
+        if count == _IN_A_ROW and all(result.state is State.INVALID for result in results):
+            return count
+        # Servers that ended with the same words, which no pattern knows. Process numbers,
+        # addresses and times differ between launches.
+        failures = [r.failure for r in results if r.failure is not None and r.failure.unexplained]
+        texts = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", one.log_excerpt) for one in failures}
+        if len(failures) == count and len(texts) == 1:
+            return count
+    return 0

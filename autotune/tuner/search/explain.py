@@ -259,7 +259,11 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
     spread = history.spread
     launched = len(history.deciding(winner))
     level_off = float(stdtrit(spread.degrees, ODDS)) * spread.sd / math.sqrt(max(1, launched))
-    return Regret(percent=percent(math.hypot(_LEFT * math.sqrt(most), level_off)), odds=ODDS)
+    return Regret(
+        percent=percent(math.hypot(_LEFT * math.sqrt(most), level_off)),
+        odds=ODDS,
+        left_out=history.unexplained_launches,
+    )
 
 
 def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, Any]:

@@ -30,6 +30,9 @@ from .nodes import NodeOffset, NodeScore, additive_spread, contrast, node_offset
 from .screen import Ranked, Screen, TimedScore, layout_of, screen_of
 from .spread import LAUNCH_NOISE, Spread, mean, percent
 
+MOST_RETRIES = 3
+"""Further launches of a study, before its budget is raised, for failures without an explanation."""
+
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate without information after which it is abandoned."""
 
@@ -63,6 +66,9 @@ class Entry:
         out_of_memory: it did because memory did not suffice.
         may_pass: it did in a way that need not come again: the server died, hung or gave errors by
             itself.
+        unexplained: it failed, and nothing says why; see `Failure.unexplained`.
+        external: its server had been ready, so that it may have been ended from outside.
+        retry: it is another launch for such a failure.
         cause: of its failure: the kind and the telling line; of a lack of memory, which engines
             word in many ways, the kind alone. Empty where it did not fail.
         too_slow: it breaks an SLO at the lightest load: no score, but no reason to launch it again.
@@ -90,6 +96,9 @@ class Entry:
     broke: bool = False
     out_of_memory: bool = False
     may_pass: bool = False
+    unexplained: bool = False
+    external: bool = False
+    retry: bool = False
     cause: str = ""
     too_slow: bool = False
     pending: bool = False
@@ -121,6 +130,9 @@ class Entry:
             self.number,
             self.role,
             self.position,
+            unexplained=self.unexplained,
+            external=self.external,
+            retry=self.retry,
             seconds=self.seconds,
             began_s=self.began_s,
             node=self.node,
@@ -192,7 +204,10 @@ class History:
         for trial in running:
             position = candidates.position(trial.configuration.fingerprint)
             counted = joined.get(position, position)
-            entries.append(Entry(trial.number, trial.role, counted, pending=True, node=trial.node))
+            again = trial.retry is not None
+            entries.append(
+                Entry(trial.number, trial.role, counted, retry=again, pending=True, node=trial.node)
+            )
         if not bound:
             entries = [replace(e, node="") for e in entries]
         entries.sort(key=lambda e: e.number)
@@ -409,11 +424,16 @@ class History:
 
     def spent(self, position: int) -> bool:
         """Return whether a candidate is finished for the search: measured, failed, running,
-        abandoned, equivalent."""
+        abandoned, equivalent, or only `retryable`."""
         if position in self.canonical_of:
             return True
         entries = self.at(position)
-        return any(not e.uninformative for e in entries) or len(entries) >= MAX_UNINFORMATIVE
+        external = position != self.baseline and any(e.external for e in entries)
+        return (
+            external
+            or any(not e.uninformative for e in entries)
+            or len(entries) >= MAX_UNINFORMATIVE
+        )
 
     @cached_property
     def measured(self) -> tuple[tuple[int, float], ...]:
@@ -520,6 +540,40 @@ class History:
     def on_normal_nodes(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the launches on normal nodes."""
         return [e for e in entries if e.node not in self.off_nodes]
+
+    @cached_property
+    def unexplained(self) -> Mapping[int, Sequence[Entry]]:
+        """Return the candidates of which no launch had a result, and at least one failed without an
+        explanation, with their launches."""
+        return {
+            position: rows
+            for position, rows in self.by_position.items()
+            if any(e.unexplained for e in rows)
+            and all(e.unexplained or e.uninformative for e in rows)
+        }
+
+    @property
+    def unexplained_launches(self) -> list[int]:
+        """Return the numbers of the launches that failed without an explanation, of candidates
+        without a result."""
+        return sorted(e.number for rows in self.unexplained.values() for e in rows if e.unexplained)
+
+    @property
+    def retryable(self) -> Sequence[Entry]:
+        """Return the latest launches of `unexplained` candidates that may be launched once more.
+
+        A second time only after the study's budget was raised: what was wrong may have been put
+        right.
+        """
+        since = self.spec.finals_from
+        retries = sum(e.retry and e.number >= since for e in (*self.entries, *self.screened))
+        if retries >= MOST_RETRIES:
+            return ()
+        latest = [
+            (max(rows, key=lambda e: e.number), sum(e.unexplained for e in rows))
+            for rows in self.unexplained.values()
+        ]
+        return [e for e, count in latest if not e.pending and (count < 2 or e.number < since)]
 
     def broke(self, position: int) -> bool:
         return any(e.broke for e in self.at(position))
@@ -654,6 +708,7 @@ def _entry_of(
     failure = result.failure if result.broke else None
     # Simulated failures repeat.
     by_chance = _MAY_PASS if result.evidence is not Evidence.SIMULATED else ()
+    problem = result.failure
     short = longest is not None and longest < (spec.min_context or 0)
     return Entry(
         number=trial.number,
@@ -665,6 +720,9 @@ def _entry_of(
         broke=result.broke,
         out_of_memory=failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
         may_pass=failure is not None and failure.kind in by_chance,
+        unexplained=problem is not None and problem.unexplained,
+        external=problem is not None and problem.may_be_external,
+        retry=trial.retry is not None,
         cause=_cause(failure) if failure is not None else "",
         too_slow=scores.too_slow,
         seconds=result.seconds,
@@ -685,15 +743,18 @@ def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
     """Drop one crash of a configuration that ran in another launch, as servers also crash by
     chance.
 
-    Nor do two of the baseline: without it there is nothing to compare with. What crashes more often
-    is not what to recommend.
+    Drop two of the baseline, without which there is nothing to compare with, and two that may have
+    come from outside. Drop one of these also where no other launch ran: it is launched once more
+    before it counts.
     """
     chance = set[int]()
     for position in {e.position for e in entries if e.may_pass}:
         mine = [e for e in entries if e.position == position]
         broke = [e for e in mine if e.broke]
-        most = MAX_UNINFORMATIVE if position == baseline else 1
-        if len(broke) <= most and all(e.may_pass for e in broke) and any(e.measured for e in mine):
+        external = all(e.external for e in broke)
+        most = MAX_UNINFORMATIVE if external or position == baseline else 1
+        ran = any(e.measured for e in mine) or (external and len(broke) == 1)
+        if ran and len(broke) <= most and all(e.may_pass for e in broke):
             chance |= {e.number for e in broke}
     return [e.without_result() if e.number in chance else e for e in entries]
 

@@ -124,6 +124,8 @@ class Plan:
                 if history.pending
                 else Stop(f"all {len(history)} launches failed for one cause ({cause})")
             )
+        if (again := _retried(history, places)) is not None:
+            return again
         if history.of_role(Role.FINAL):
             return self._finals(history, places)
         if out_of_reach(self._kernels, history):
@@ -231,7 +233,19 @@ class Plan:
         check = None if waits_for and not places else self._check_of_rank(history, budget)
         if check is None and waits_for:
             return _meanwhile(history, places)
+        check = check or self._promising_failure(history, budget)
         return check or self._finals(history, places)
+
+    def _promising_failure(self, history: History, budget: int) -> Step | None:
+        """Return another launch, before the finals, of the best candidate that failed without an
+        explanation, if it is expected to be better than the leader."""
+        failed = [e.position for e in history.retryable if e.role not in BASELINE_ROLES]
+        if not failed or len(history) >= before_finals(budget, LEAST_FINALS):
+            return None
+        scores = history.adjusted()
+        leaders = leaders_of(model_of(self._kernels, scores), scores)
+        best = self._best(history, [*leaders[:1], *failed])
+        return Step(Role.SEARCH, best) if best in failed else None
 
     def _check_of_rank(self, history: History, budget: int) -> Step | None:
         """Return the candidate that ranks above all launched with weights, to launch with its own
@@ -427,6 +441,16 @@ def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) 
     shares = [place for place in places if may_share_node(place)]
     new = [place for place in shares if all(run.node != place for run in control)]
     return new or ([] if any(run.pending for run in control) else shares)
+
+
+def _retried(history: History, places: Sequence[str]) -> Step | None:
+    """Return another launch of a candidate whose server may have been ended from outside, before it
+    counts as failed.
+
+    Launches of the baseline and of the finals without a result are made again in any case.
+    """
+    dead = [e for e in history.retryable if e.external and e.role not in BASELINE_ROLES]
+    return next((Step(e.role, e.position, e.node if e.node in places else "") for e in dead), None)
 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:

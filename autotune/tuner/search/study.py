@@ -17,7 +17,7 @@ from autotune.engines import Candidate, CandidateSet, Command
 from ..study.recommendation import Explanation
 from ..study.results import RESULTS, Lock, Results, recount_finals
 from ..study.spec import StudySpec
-from ..trial import Launch, Role, Trial, measured
+from ..trial import Launch, Role, Trial, measured, retry_of
 from . import SAMPLERS
 from .acquisition import model_of
 from .decide.finals import wants_answers
@@ -135,7 +135,9 @@ class Study:
             trial = self._journal.ask(decision)
         baseline = self._candidates.baseline_candidate.fingerprint
         trial = replace(
-            trial, wants_answers=wants_answers(self._spec, trial, baseline, self.launches)
+            trial,
+            wants_answers=wants_answers(self._spec, trial, baseline, self.launches),
+            retry=retry_of(trial, self.launches),
         )
         self._pending[trial.number] = trial
         self.phase = _PHASES[trial.role]

@@ -376,10 +376,16 @@ class NoEffect(_Value):
 
 class Regret(_Value):
     """Odds that no configuration in the space, launched or not, is better by more than a number of
-    percent."""
+    percent.
+
+    Attributes:
+        left_out: the launches that failed without an explanation, whose configurations may be
+            better by any percent.
+    """
 
     percent: float
     odds: float
+    left_out: list[int] = []
 
 
 class LearnedFigure(_Value):

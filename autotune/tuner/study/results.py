@@ -26,7 +26,7 @@ _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """Errors of a file lock held by another process (flock(2); fcntl(2) on network file systems)."""
 _RANDOM = "random_weights"
-_OPTIONAL = ("servers", "bound_node", "ladder")
+_OPTIONAL = ("servers", "bound_node", "ladder", "retry")
 """Keys of a trial that its row omits if they are empty."""
 
 
@@ -47,6 +47,7 @@ def row_of(launch: Launch) -> dict[str, Any]:
         "workloads": trial.workloads,
         "ladder": trial.rungs,
         "bound_node": trial.node,
+        "retry": asdict(trial.retry) if trial.retry else None,
     }
     kept = {key: value for key, value in row.items() if value or key not in _OPTIONAL}
     return kept | launch.result.to_json()

@@ -126,7 +126,7 @@ ENDINGS = [
         FailureKind.BAD_ARGUMENT,
         "It does not know --max-num-sekvs 4.",
     ),
-    (["--die-with", "137"], IMAGE, FailureKind.CRASHED, "SIGKILL"),
+    (["--die-with", "137"], IMAGE, FailureKind.INFRASTRUCTURE, "SIGKILL"),
     (["--die-with", "137"], "small-machine:1.0", FailureKind.OUT_OF_MEMORY, "OOMKilled"),
     # Codes of Docker or the image, though the container started.
     (

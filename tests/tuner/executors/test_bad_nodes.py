@@ -14,7 +14,7 @@ from autotune.engines.command import Command, Configuration
 from autotune.engines.failure import Failure, FailureKind
 from autotune.run import _launches
 from autotune.tuner.accuracy.check import Gate
-from autotune.tuner.executors import Executor
+from autotune.tuner.executors import Executor, retire_bad_node
 from autotune.tuner.search.study import Study
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
 from tests import small_study
@@ -113,3 +113,57 @@ def test_launches_that_fail_on_different_nodes_stop_the_study() -> None:
 def test_the_only_node_stops_the_study() -> None:
     with pytest.raises(CannotGoOn, match="3 launches in a row"):
         made("aaaa", bad="a")
+
+
+def launch_of(number: int, name: str, failure: Failure | None) -> Launch:
+    """A launch of a configuration of this name; with metrics where it did not fail."""
+    trial = Trial(
+        number, Role.SEARCH, Configuration("vllm", {"name": name}), "1", Command(("vllm",)), ("w",)
+    )
+    metrics = {} if failure else {"w": {"output_throughput": 1.0}}
+    state = State.FAILED if failure else State.COMPLETE
+    return Launch(trial, TrialResult(state, Evidence.MEASURED, failure, metrics, node="a"))
+
+
+def crash(number: int, entry: str = "cache") -> Failure:
+    words = f"{entry} entry {number} is unreadable"
+    return Failure(FailureKind.CRASHED, "it died", words, unexplained=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "other_words", "stops"),
+    [
+        ("XXabc", False, True),  # three equal ones after servers have run
+        ("XXab", False, False),
+        ("XXXXabX", False, False),  # a server that runs in between
+        ("XXabc", True, False),
+        ("abXXab", False, False),
+    ],
+)
+def test_equal_crashes_stop_a_study_also_after_servers_have_run(
+    names: str, other_words: bool, stops: bool
+) -> None:
+    """`X` runs; others crash, with the same words but for their numbers."""
+    launches = [
+        launch_of(
+            n,
+            f"{name}{n}",
+            None if name == "X" else crash(n, name if other_words else "cache"),
+        )
+        for n, name in enumerate(names)
+    ]
+    executor = InTurn(tuple("a" * 9), frozenset())
+    if stops:
+        with pytest.raises(CannotGoOn, match="3 launches in a row failed with the same words"):
+            retire_bad_node(launches, executor)
+    else:
+        retire_bad_node(launches, executor)
+
+
+def test_two_equal_crashes_of_configurations_that_ran_stop_it_also() -> None:
+    ran = [launch_of(0, "one", None), launch_of(1, "two", None)]
+    crashed = [launch_of(2, "one", crash(2)), launch_of(3, "two", crash(3))]
+    executor = InTurn(tuple("a" * 9), frozenset())
+    retire_bad_node(crashed[:1], executor, ran)
+    with pytest.raises(CannotGoOn, match=r"2 launches in a row .* have run before"):
+        retire_bad_node(crashed, executor, ran)

@@ -1,0 +1,152 @@
+"""Failures that nothing explains: another launch before they count, and no certainty without
+them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.base.evidence import Evidence
+from autotune.engines.failure import Failure, FailureKind, Phase
+from autotune.outputs.report import sentences
+from autotune.tuner.recommend import recommend
+from autotune.tuner.search.study import Study
+from autotune.tuner.study.recommendation import Recommendation, Verdict
+from autotune.tuner.study.results import launch_of, row_of
+from autotune.tuner.study.spec import StudySpec
+from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from tests.tuner.search.search_landscapes import evaluate, make_spec, opened, ridge, small
+
+SMALL = small()
+BASELINE = SMALL.baseline_candidate.fingerprint
+KILLED = Failure(
+    FailureKind.INFRASTRUCTURE, "killed", "200 OK", phase=Phase.SERVING, unexplained=True
+)
+DIED = Failure(FailureKind.CRASHED, "died", "it died", phase=Phase.SERVING, unexplained=True)
+AT_START = Failure(FailureKind.CRASHED, "no start", "it died", unexplained=True)
+
+Opens = Callable[[StudySpec], Study]
+Fails = Callable[[Trial, list[Launch]], Failure | None]
+
+
+def play(study: Study, spec: StudySpec, fails: Fails) -> list[Launch]:
+    """Run a study whose launches fail as `fails` says of a trial and the launches before it."""
+    launches = list(study.launches)
+    while (trial := study.ask()) is not None:
+        launch = evaluate(spec, ridge, trial)
+        if failure := fails(trial, launches):
+            state = State.FAILED if failure.blames_the_configuration else State.INVALID
+            launch = Launch(trial, TrialResult(state, Evidence.MEASURED, failure, gpus=8))
+        study.tell(launch)
+        launches.append(launch)
+    return launches
+
+
+@pytest.fixture
+def study_of(tmp_path: Path) -> Iterator[Opens]:
+    """Opens the study of a folder; the one before it is closed."""
+    studies: list[Study] = []
+
+    def open_(spec: StudySpec) -> Study:
+        for one in studies:
+            one.close()
+        studies.append(opened(tmp_path, spec, SMALL))
+        return studies[-1]
+
+    yield open_
+    for one in studies:
+        one.close()
+
+
+def outcome_of(study: Study, spec: StudySpec) -> Recommendation:
+    explanation = study.explanation(lambda trial: ())
+    return recommend(spec, SMALL, study.launches, (), study.stop_reason, explanation)
+
+
+def searched(trial: Trial) -> bool:
+    return trial.configuration.fingerprint != BASELINE and trial.role is not Role.FINAL
+
+
+@pytest.mark.parametrize("failure", [KILLED, DIED])
+def test_a_server_that_was_ready_and_died_is_launched_once_more_before_it_counts(
+    study_of: Opens, failure: Failure
+) -> None:
+    spec = make_spec(launches=14, noise=0.02)
+    study = study_of(spec)
+    made = play(study, spec, lambda trial, before: failure if trial.number == 1 else None)
+    died, again = made[1], made[2]
+    assert again.fingerprint == died.fingerprint
+    assert again.role is died.role
+    assert again.trial.retry is not None
+    assert (again.trial.retry.of, again.trial.retry.reason) == (1, failure.message)
+    assert again.result.metrics
+    assert [one.trial.retry for one in made if one.number != 2] == [None] * (len(made) - 1)
+    assert row_of(again)["retry"] == {"of": 1, "reason": failure.message}
+    assert "retry" not in row_of(died)
+    assert launch_of(row_of(again)).trial == again.trial
+    outcome = outcome_of(study, spec)
+    assert outcome.verdict is Verdict.BETTER
+    assert outcome.regret is not None
+    assert outcome.regret.left_out == []
+
+
+def test_a_second_death_counts_and_the_regret_names_it(study_of: Opens) -> None:
+    spec = make_spec(launches=14, noise=0.02)
+    study = study_of(spec)
+    made = play(study, spec, lambda trial, before: DIED if trial.number in (1, 2) else None)
+    assert made[1].fingerprint == made[2].fingerprint
+    assert made[1].fingerprint not in {one.fingerprint for one in made[3:]}
+    outcome = outcome_of(study, spec)
+    assert outcome.regret is not None
+    assert outcome.regret.left_out == [1, 2]
+    assert "launches 1 and 2, which failed without an explanation" in sentences.remaining(outcome)
+
+
+def test_three_further_launches_a_study_and_as_many_after_its_budget_was_raised(
+    study_of: Opens,
+) -> None:
+    spec = make_spec(launches=16, noise=0.02)
+    study = study_of(spec)
+    made = play(study, spec, lambda trial, before: KILLED if searched(trial) else None)
+    retried = [one.number for one in made if one.trial.retry]
+    assert len(retried) == 3
+    outcome = outcome_of(study, spec)
+    assert "failed without an explanation" in outcome.unconfirmed
+    assert "no configuration is significantly better" not in "\n".join(sentences.brief(outcome))
+    raised = make_spec(launches=32, noise=0.02, finals_from=len(made))
+    study = study_of(raised)
+    made = play(study, raised, lambda trial, before: None)
+    taken_up = made[raised.finals_from :][:3]
+    assert all(one.trial.retry for one in taken_up)
+    assert all(one.result.metrics for one in taken_up)
+    failed = {one.fingerprint for one in made[: raised.finals_from] if not one.result.metrics}
+    assert failed.issuperset(one.fingerprint for one in taken_up)
+
+
+def test_the_best_that_did_not_start_gets_another_launch_before_the_finals(study_of: Opens) -> None:
+    spec = make_spec(launches=20, noise=0.02)
+    best = max(SMALL.items, key=lambda one: ridge(one.configuration)).fingerprint
+    study = study_of(spec)
+
+    def fails(trial: Trial, before: list[Launch]) -> Failure | None:
+        first = all(one.fingerprint != best for one in before)
+        return AT_START if first and trial.configuration.fingerprint == best else None
+
+    made = play(study, spec, fails)
+    mine = [one for one in made if one.fingerprint == best]
+    assert not mine[0].result.metrics
+    assert mine[1].trial.retry is not None
+    first_final = next(one.number for one in made if one.role is Role.FINAL)
+    assert mine[1].number < first_final
+    outcome = outcome_of(study, spec)
+    assert outcome.recommended is not None
+    assert outcome.recommended.fingerprint == best
+
+
+def test_a_baseline_that_was_killed_is_launched_again(study_of: Opens) -> None:
+    spec = make_spec(launches=12, noise=0.02)
+    study = study_of(spec)
+    made = play(study, spec, lambda trial, before: KILLED if trial.number == 0 else None)
+    assert [one.role for one in made[:2]] == [Role.BASELINE, Role.BASELINE]
+    assert made[1].trial.retry is not None
+    assert outcome_of(study, spec).verdict is Verdict.BETTER
