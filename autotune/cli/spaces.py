@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from autotune.engines import CandidateSet, EngineSpace, Scalar, engine, names
 from autotune.engines.cards import active_parameters, total_parameters, weight_bytes_per_gpu
 from autotune.engines.engine import RULE
-from autotune.engines.entry import in_range
 from autotune.engines.options import check_readings
 from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
@@ -97,7 +96,7 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, 
         counts = Counter(one.knobs[name] for one in space.space.configurations)
         options: list[str] = []
         for addition in knob.emit:
-            if in_range(version, addition.versions):
+            if addition.is_for(version):
                 flags = (word for word in addition.args if word.startswith("-"))
                 options += [*flags, *addition.env, *addition.config]
         knobs[name] = {

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means the engine's choice."""
@@ -30,7 +31,7 @@ _ADDED = {("replicas", 1), ("api_server_count", None)}
 that recorded launches keep theirs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Configuration:
     """One engine and a value for each of its knobs, defaults spelled out.
 
@@ -40,18 +41,13 @@ class Configuration:
 
     engine: str
     knobs: Knobs
-    _fingerprint: str = field(
-        default="", init=False, repr=False, compare=False
-    )  # once it was asked for
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Return 12 hex digits that depend on the engine and the knobs, not on their order."""
-        if not self._fingerprint:
-            knobs = sorted(item for item in self.knobs.items() if item not in _ADDED)
-            text = json.dumps([self.engine, knobs], separators=(",", ":"))
-            object.__setattr__(self, "_fingerprint", hashlib.sha256(text.encode()).hexdigest()[:12])
-        return self._fingerprint
+        knobs = sorted(item for item in self.knobs.items() if item not in _ADDED)
+        text = json.dumps([self.engine, knobs], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def with_knobs(self, **changes: Scalar) -> Configuration:
         return Configuration(self.engine, {**self.knobs, **changes})

@@ -16,7 +16,7 @@ from .cards import HardwareCard, ModelCard
 from .command import Configuration, Scalar
 from .expression import Namespace, Scope, evaluate, fill_value
 from .failure import Failure
-from .schema import Effect, EngineCard, Knob, Rule, Values
+from .schema import Effect, EngineCard, Knob, Rule
 
 _OF_THE_LOAD = ("longest_request", "concurrency", "tokens_in_flight", "shares_prefixes")
 
@@ -55,8 +55,6 @@ class Context:
 
 def default_of(knob: Knob, scope: Scope, version: str) -> Scalar:
     """Return the knob's default: the first case that holds, or None."""
-    if not isinstance(knob.default, list):
-        return knob.default
     return next(
         (fill_value(case.value, scope) for case in knob.default if case.holds(scope, version)),
         None,
@@ -65,13 +63,10 @@ def default_of(knob: Knob, scope: Scope, version: str) -> Scalar:
 
 def search_values(knob: Knob, scope: Scope, version: str) -> tuple[Scalar, ...]:
     """List the values to try: those of the first case that holds, or the default."""
-    plain: list[Scalar] = []
     for entry in knob.search if knob.exists_in(version) else ():
-        if not isinstance(entry, Values):
-            plain.append(entry)
-        elif entry.holds(scope, version):
+        if entry.holds(scope, version):
             return tuple(entry.values)
-    return tuple(plain) if plain else (default_of(knob, scope, version),)
+    return (default_of(knob, scope, version),)
 
 
 class Normaliser:

@@ -12,12 +12,12 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn
 
 import yaml
 from packaging.version import InvalidVersion, Version
@@ -27,19 +27,18 @@ from autotune.base import BadInput, MalformedFile, RefusedCommand
 from .cards import EngineExtras, ModelCard
 from .command import Command, Configuration, Knobs, Scalar, Words
 from .context import Context, default_of
-from .entry import spaces_root
+from .entry import first_for, spaces_root
 from .expression import Namespace, Scope, evaluate, fill, fill_value, names, template_names
 from .schema import (
     Addition,
-    Conditional,
     EngineCard,
     ForcedAcceptance,
     Option,
     RandomWeights,
+    holding,
     name_of,
 )
 
-_Condition = TypeVar("_Condition", bound=Conditional)
 RULE = "not in this version's --help"
 _UNRECOGNIZED = "unrecognized arguments: "
 _FILE_OPTION = "--config"
@@ -466,7 +465,7 @@ class Engine:
 
     def always(self, scope: Scope, context: Context) -> list[Addition]:
         """List the additions to every command: the model's, and the card's ``always``."""
-        return _holding(self.always_of(context.model), scope, context.version)
+        return holding(self.always_of(context.model), scope, context.version)
 
     def always_of(self, model: ModelCard) -> list[Addition]:
         """List the additions to commands with a model, under conditions of their own."""
@@ -520,7 +519,7 @@ class Engine:
         changed = scope[name] != default_of(knob, scope, version)
         if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
             return []
-        additions = _holding(knob.emit, scope, version) if knob.exists_in(version) else []
+        additions = holding(knob.emit, scope, version) if knob.exists_in(version) else []
         if changed and not additions:
             since = f", which began with {knob.since}" if not knob.exists_in(version) else ""
             raise BadInput(
@@ -534,7 +533,7 @@ class Engine:
         """Quote the options of a command that set a knob, e.g. ``--tp-size 8``; empty for none."""
         scope = context.scope(configuration.knobs)
         options: list[str] = []
-        for addition in _holding(self.card.knobs[knob].emit, scope, context.version):
+        for addition in holding(self.card.knobs[knob].emit, scope, context.version):
             args = filled_args([addition], scope)
             if all(arg in command.argv for arg in args):
                 options += args
@@ -612,7 +611,7 @@ class Engine:
     def switch(self, version: str) -> ForcedAcceptance | None:
         """Return the switch that forces a number of accepted drafted tokens in a version; None for
         none."""
-        return next((one for one in self.card.forced_acceptance if one.is_for(version)), None)
+        return first_for(self.card.forced_acceptance, version)
 
     def with_forced_acceptance(self, command: Command, version: str, length: float) -> Command:
         """Add the switch, which a version must have, to a command: this number of tokens per step
@@ -629,7 +628,7 @@ class Engine:
         to the same ones.
         """
         scope = context.scope({})
-        return next(iter(_holding(self.card.random_weights, scope, context.version)), None)
+        return next(iter(holding(self.card.random_weights, scope, context.version)), None)
 
     def with_random_weights(self, command: Command, context: Context) -> Command:
         """Add the switch, which the version must have, to a command."""
@@ -677,10 +676,6 @@ class Engine:
         return value
 
 
-def _holding(entries: Sequence[_Condition], scope: Scope, version: str) -> list[_Condition]:
-    return [entry for entry in entries if entry.holds(scope, version)]
-
-
 def filled_args(additions: Sequence[Addition], scope: Scope) -> list[str]:
     """Return the words that additions put on the command line."""
     return [fill(arg, scope) for addition in additions for arg in addition.args]
@@ -702,11 +697,10 @@ def accepted(
     configuration (None). Each is parsed once per values of the knobs that it depends on. A
     configuration counts for the first part refused.
     """
-    used: dict[str | None, set[str]] = {}
+    used: dict[str | None, Set[str]] = {}
     for name, knob in engine.card.knobs.items():
-        used[name] = {name}.union(
-            names(knob.active), _names(knob.emit), *(names(case.when) for case in knob.cases)
-        )
+        conditions = names(knob.active, *(case.when for case in knob.default))
+        used[name] = {name} | conditions | _names(knob.emit)
     used[None] = _names(engine.always_of(context.model))
     left = list(configurations)
     counts = Counter[str]()
@@ -751,11 +745,12 @@ def _refusal(
     return f"{engine.name} {context.version}: error: {_UNRECOGNIZED}{lost[0]}"
 
 
-def _names(additions: Sequence[Addition]) -> set[str]:
+def _names(additions: Sequence[Addition]) -> frozenset[str]:
     """Return the names in the expressions of some additions."""
-    used: set[str] = set()
-    for addition in additions:
-        used |= names(addition.when)
-        texts = [*addition.args, *addition.env.values(), *addition.config.values()]
-        used |= {name for text in texts if isinstance(text, str) for name in template_names(text)}
-    return used
+    texts = [
+        text
+        for one in additions
+        for text in (*one.args, *one.env.values(), *one.config.values())
+        if isinstance(text, str)
+    ]
+    return names(*(addition.when for addition in additions)) | template_names(*texts)

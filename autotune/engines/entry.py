@@ -4,9 +4,10 @@ parser."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
@@ -112,3 +113,11 @@ class Versioned(Entry):
     def is_for(self, version: str) -> bool:
         """Return whether a version is in the entry's range."""
         return in_range(version, self.versions)
+
+
+Ranged = TypeVar("Ranged", bound=Versioned)
+
+
+def first_for(entries: Iterable[Ranged], version: str) -> Ranged | None:
+    """Return the first entry for a version; None if there is none."""
+    return next((entry for entry in entries if entry.is_for(version)), None)

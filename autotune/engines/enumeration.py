@@ -13,7 +13,7 @@ from .command import Configuration, Knobs, Scalar
 from .context import Context, Normaliser, default_of, search_values
 from .expression import evaluate, names
 from .promises import GivenUp, Promised
-from .schema import EngineCard, Rule, Values
+from .schema import EngineCard, Rule
 
 Item = TypeVar("Item")
 
@@ -171,7 +171,7 @@ class _Walk:
         self.conditional_at = self._at_last(
             (
                 (name, knob),
-                {name}.union(names(knob.active), *(names(case.when) for case in knob.cases)),
+                {name} | names(knob.active, *(case.when for case in knob.default)),
             )
             for name, knob in normaliser.conditional
         )
@@ -190,11 +190,11 @@ class _Walk:
         if name in self.pins:
             return (self.pins[name],)
         knob = self.card.knobs[name]
-        conditions = [entry.when for entry in knob.search if isinstance(entry, Values)]
-        if len(conditions) == len(knob.search):
+        conditions = [entry.when for entry in knob.search]
+        if conditions != ["True"]:
             # The default is tried if no case holds.
-            conditions += [case.when for case in knob.cases]
-        if any(names(text) & set(self.order) for text in conditions):
+            conditions += [case.when for case in knob.default]
+        if names(*conditions) & set(self.order):
             return None
         return search_values(knob, self.context.scope({}), self.context.version)
 

@@ -158,8 +158,9 @@ def check(text: str) -> str:
     return text
 
 
-def names(text: str) -> frozenset[str]:
-    return _compiled(text)[1]
+def names(*texts: str) -> frozenset[str]:
+    """Return the names in some expressions."""
+    return frozenset[str]().union(*(_compiled(text)[1] for text in texts))
 
 
 def evaluate(text: str, scope: Scope) -> Any:
@@ -179,8 +180,9 @@ def check_template(text: str) -> str:
     return text
 
 
-def template_names(text: str) -> frozenset[str]:
-    return frozenset(name for hole in _HOLE.findall(text) for name in names(hole))
+def template_names(*texts: str) -> frozenset[str]:
+    """Return the names in some templates."""
+    return names(*(hole for text in texts for hole in _HOLE.findall(text)))
 
 
 def fill(template: str, scope: Scope) -> str:

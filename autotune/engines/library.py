@@ -21,7 +21,7 @@ from .cards import Architecture, HardwareCard, ModelCard
 from .entry import LOADER, parse_yaml, spaces_root
 from .expression import names, template_names
 from .huggingface import CONFIG, model_from_file
-from .schema import Case, EngineCard, NarrowedEngine, Narrowing, Values
+from .schema import EngineCard, NarrowedEngine, Narrowing
 from .serving import (
     Heartbeat,
     LockFile,
@@ -85,13 +85,13 @@ def _check_cases(path: Path, card: EngineCard) -> None:
     right = "a case may only name earlier knobs"
     before = _FIXED_NAMES
     for name, knob in card.knobs.items():
-        for key, entries in (("default", knob.cases), ("search", knob.search)):
-            for i, entry in enumerate(entries):
-                if isinstance(entry, Case | Values):
-                    _check_names(path, ("knobs", name, key, i, "when"), entry.when, before, right)
-                if isinstance(entry, Case) and isinstance(entry.value, str):
-                    for used in template_names(entry.value):
-                        _check_names(path, ("knobs", name, key, i, "value"), used, before, right)
+        at = ("knobs", name)
+        for i, entry in enumerate(knob.search):
+            _check_names(path, (*at, "search", i, "when"), entry.when, before, right)
+        for i, case in enumerate(knob.default):
+            _check_names(path, (*at, "default", i, "when"), case.when, before, right)
+            for used in template_names(case.value) if isinstance(case.value, str) else ():
+                _check_names(path, (*at, "default", i, "value"), used, before, right)
         before |= {name}
 
 

@@ -165,10 +165,9 @@ def given_up_by(
     return by_position
 
 
-def _names(knob: Knob) -> set[str]:
+def _names(knob: Knob) -> frozenset[str]:
     """Return the names in a knob's ``gives_up``, and in the conditions of the default that it
     refers to."""
     texts = [text for mark in knob.gives_up for text in (mark.when, mark.keeps)]
-    texts += [case.when for case in knob.cases]
-    used = {name for text in texts for name in names(text)}
-    return used.union(*(template_names(mark.what) for mark in knob.gives_up))
+    texts += [case.when for case in knob.default]
+    return names(*texts) | template_names(*(mark.what for mark in knob.gives_up))

@@ -10,9 +10,9 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -30,7 +30,15 @@ class Conditional(Versioned):
 
     def holds(self, scope: Scope, version: str) -> bool:
         """Return whether the entry applies to a version in a scope."""
-        return self.is_for(version) and bool(evaluate(self.when, scope))
+        return self.is_for(version) and (self.when == "True" or bool(evaluate(self.when, scope)))
+
+
+Held = TypeVar("Held", bound=Conditional)
+
+
+def holding(entries: Iterable[Held], scope: Scope, version: str) -> list[Held]:
+    """List the entries that apply to a version in a scope."""
+    return [entry for entry in entries if entry.holds(scope, version)]
 
 
 class Addition(Conditional):
@@ -81,6 +89,15 @@ class Values(Conditional):
     """Values to search under a condition; in a list the first that holds applies."""
 
     values: list[Scalar]
+
+
+def _default_cases(default: Any) -> Any:
+    return default if isinstance(default, list) else [{"value": default}]
+
+
+def _searched_cases(search: Any) -> Any:
+    plain = isinstance(search, list) and search and not isinstance(search[0], dict)
+    return [{"values": search}] if plain else search
 
 
 class Reading(Versioned):
@@ -136,9 +153,10 @@ class Knob(Entry):
     help: str
     since: KnownVersion | None = None
     """First version that has the knob; None: all have it."""
-    default: Scalar | list[Case] = None
-    search: list[Scalar] | list[Values]
-    """The values that enumeration tries."""
+    default: Annotated[list[Case], BeforeValidator(_default_cases)] = [Case()]
+    """A value, or cases."""
+    search: Annotated[list[Values], BeforeValidator(_searched_cases)]
+    """The values that enumeration tries, or cases of them."""
     choices: list[Scalar] | None = None
     """Every value `--set` may pin; None: any value."""
     minimum: float = -math.inf
@@ -158,11 +176,6 @@ class Knob(Entry):
     gives_up: list[GiveUp] = []
     source: str = ""
 
-    @property
-    def cases(self) -> list[Case]:
-        """Return the cases of a default that depends on other names; none for one value."""
-        return self.default if isinstance(self.default, list) else []
-
     def exists_in(self, version: str) -> bool:
         """Return whether a version has the knob; without it, the knob has its default."""
         return not self.since or in_range(version, f">={self.since}")
@@ -180,16 +193,10 @@ class Knob(Entry):
             return f"known values: {', '.join(known)}"
         low = f" of at least {self.minimum:g}" if self.minimum > -math.inf else ""
         high = f" of at most {self.maximum:g}" if self.maximum < math.inf else ""
-        defaults: list[object] = [case.value for case in self.cases] or [self.default]
-        if not (low or high) or (value is None and None in defaults):
+        if not (low or high) or (value is None and None in [case.value for case in self.default]):
             return None
         # A count: no value that is tried has a fraction.
-        tried = [
-            v
-            for entry in self.search
-            for v in (entry.values if isinstance(entry, Values) else [entry])
-        ]
-        whole = not any(isinstance(v, float) for v in tried)
+        whole = not any(isinstance(v, float) for entry in self.search for v in entry.values)
         right = f"a {'whole ' if whole else ''}number{low}{' and' if low and high else ''}{high}"
         if (
             isinstance(value, bool)

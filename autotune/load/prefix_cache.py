@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from autotune.engines import EngineCard
-from autotune.engines.entry import in_range
 from autotune.engines.serving import CacheMetrics, DraftGauges, DraftMetrics, Serving
 
 from .client.messages import RequestLog
@@ -138,9 +137,7 @@ def counters(metrics: CacheMetrics, page: Mapping[str, float]) -> CacheUse | Non
 
 def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMetrics]:
     """Return the counters that an engine's card names for a version; None = for any."""
-    return [
-        m for m in card.serving.cache_metrics if version is None or in_range(version, m.versions)
-    ]
+    return [m for m in card.serving.cache_metrics if version is None or m.is_for(version)]
 
 
 class CounterReader:
@@ -440,7 +437,7 @@ class DraftReader:
             (card, metrics)
             for card in cards
             for metrics in card.serving.draft_metrics
-            if version is None or in_range(version, metrics.versions)
+            if version is None or metrics.is_for(version)
         ]
 
     def __call__(self) -> DraftUse | None:

@@ -29,9 +29,10 @@ from pydantic import AllowInfNan, NonNegativeFloat, PositiveFloat, ValidationErr
 from autotune.base import BadInput, MalformedFile
 from autotune.base.arrays import Floats
 from autotune.engines import Entry, HardwareCard, Knobs, Library, ModelCard
-from autotune.engines.entry import in_range, spaces_root
-from autotune.engines.expression import Namespace, evaluate
+from autotune.engines.entry import spaces_root
+from autotune.engines.expression import Namespace
 from autotune.engines.library import kind_of, load
+from autotune.engines.schema import holding
 from autotune.load.metrics.table import HEADLINE
 
 from .coefficients import Adjustment, Coefficients, Figures, SpeedCard, speed_card
@@ -328,12 +329,10 @@ class ServerSetup:
         return {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
 
 
-def adjustments_of(setup: ServerSetup) -> Iterator[Adjustment]:
+def adjustments_of(setup: ServerSetup) -> list[Adjustment]:
     """List the adjustments of the engine's card that apply to a setup, in order."""
     scope = {**setup.scope, "knobs": Namespace(setup.knobs)}
-    for adjustment in speed_card(setup.engine).adjustments:
-        if in_range(setup.version, adjustment.versions) and evaluate(adjustment.when, scope):
-            yield adjustment
+    return holding(speed_card(setup.engine).adjustments, scope, setup.version)
 
 
 def adjusted_coefficients(setup: ServerSetup, figures: Mapping[str, Any]) -> Coefficients:

@@ -16,9 +16,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from autotune.base import UnknownName
 from autotune.engines import Entry, ModelCard
-from autotune.engines.entry import VersionRange, in_range, spaces_root
-from autotune.engines.expression import Expression, evaluate
+from autotune.engines.entry import VersionRange, spaces_root
+from autotune.engines.expression import Expression
 from autotune.engines.library import documents, load, packaged
+from autotune.engines.schema import Conditional, holding
 
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
@@ -242,26 +243,25 @@ class Coefficients(Behaviour, Figures):
     """Behaviour and fitted figures of an engine for one configuration."""
 
 
-class Adjustment(Entry):
+class Adjustment(Conditional):
     """Difference under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in
     order."""
 
-    when: Expression = "True"
-    versions: VersionRange = "*"
     set: dict[str, Any] = {}
     multiply: dict[str, float] = {}
     add: dict[str, float] = {}
     reason: str
 
 
-class Era(Entry):
+class Era(Conditional):
     """Versions with software of one period. Engines share an era's name: they became faster
-    together."""
+    together.
+
+    The condition is over `model`: the models measured at that time.
+    """
 
     name: str
     versions: VersionRange
-    when: Expression = "True"
-    """Condition over `model`: the models measured at that time."""
 
 
 class SpeedCard(Entry):
@@ -274,10 +274,8 @@ class SpeedCard(Entry):
     source: str
 
     def era(self, version: str, model: ModelCard) -> str | None:
-        for era in self.eras:
-            if in_range(version, era.versions) and evaluate(era.when, {"model": model}):
-                return era.name
-        return None
+        held = holding(self.eras, {"model": model}, version)
+        return held[0].name if held else None
 
 
 @lru_cache(maxsize=64)
@@ -297,6 +295,6 @@ def conditional_knobs(card: SpeedCard, version: str) -> frozenset[str]:
     return frozenset(
         name
         for adjustment in card.adjustments
-        if in_range(version, adjustment.versions)
+        if adjustment.is_for(version)
         for name in re.findall(r"\bknobs\.(\w+)", adjustment.when)
     )

@@ -244,7 +244,7 @@ def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any
     changed = changed_defaults(
         [(kind, one.context.version) for one in both], old.effective.knobs, new.effective.knobs
     )
-    before, after = (list(adjustments_of(one.setup)) for one in both)
+    before, after = (adjustments_of(one.setup) for one in both)
     alone = [
         {"only": one.context.version, "reason": adjustment.reason}
         for one, ours, others in ((old, before, after), (new, after, before))

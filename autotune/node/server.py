@@ -11,7 +11,7 @@ import numpy as np
 
 from autotune.engines import Knobs, Library, Scalar
 from autotune.engines.cards import BF16
-from autotune.engines.entry import in_range
+from autotune.engines.entry import first_for
 from autotune.engines.expression import evaluate, names
 from autotune.load.requests import Requests
 
@@ -36,8 +36,8 @@ def _planned_share(engine: str, version: str) -> str | None:
     # An engine of another package may have no card here, or no such knob.
     card = Library().engines.get(engine)
     knob = card.knobs.get("memory_fraction") if card else None
-    ways = knob.becomes if knob else ()
-    return next((each.value for each in ways if in_range(version, each.versions)), None)
+    way = first_for(knob.becomes, version) if knob else None
+    return way.value if way else None
 
 
 class RecordedKnobs(Mapping[str, Scalar]):

@@ -26,7 +26,7 @@ import yaml
 from autotune.base import BadInput, Environment, Notify, expanded, run_program, silent
 from autotune.engines import Command, Engine, EngineCard, Entry, HardwareCard, Library
 from autotune.engines.command import referenced
-from autotune.engines.entry import in_range
+from autotune.engines.entry import first_for
 from autotune.engines.installed import VERSION_SCRIPT, parsed_version
 from autotune.engines.serving import ContainerImage, LogPattern
 
@@ -80,9 +80,7 @@ def docker_card() -> DockerCard:
 
 def image_of(card: EngineCard, hardware: HardwareCard, version: str) -> ContainerImage | None:
     """Return the image with a version of an engine for this hardware; None if none is known."""
-    return next(
-        (entry for entry in _fitting(card, hardware) if in_range(version, entry.versions)), None
-    )
+    return first_for(_fitting(card, hardware), version)
 
 
 def _fitting(card: EngineCard, hardware: HardwareCard) -> list[ContainerImage]:

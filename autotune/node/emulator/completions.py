@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from autotune.base import BadInput, UnknownName
-from autotune.engines.entry import in_range
+from autotune.engines.entry import first_for
 from autotune.engines.expression import evaluate
 
 from .engine import LiveEngine
@@ -41,7 +41,6 @@ from .launch import (
     ResetAnswer,
     fill_template,
     fill_tree,
-    for_version,
 )
 
 WORDS = (
@@ -410,7 +409,7 @@ class EngineApi:
         self._began_s = perf_counter()
         self._streams = 0
         self._answers = AnswerSettings.read(launch.asked.answers).for_launch(launch.scope)
-        report = for_version(api.cached_tokens, launch.parsed.version)
+        report = first_for(api.cached_tokens, launch.parsed.version)
         if report is not None and report.option and not launch.parsed.args.get(report.option):
             report = None
         self._report = report
@@ -477,7 +476,7 @@ class EngineApi:
         for metric in self._card.metrics:
             values = rows.get(metric.value, [])
             absent = not any(values) if metric.absent_at_zero else not values
-            if absent or not in_range(self._launch.parsed.version, metric.versions):
+            if absent or not metric.is_for(self._launch.parsed.version):
                 continue
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
             several = metric.per_rank and len(values) > 1
@@ -495,7 +494,7 @@ class EngineApi:
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _reset(self, exchange: HttpExchange) -> None:
-        answer = for_version(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
+        answer = first_for(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
         done = self._engine.reset_cache()
         status, text = (200, answer.done) if done else (answer.refused_status, answer.refused)
         exchange.respond(status, text.encode(), answer.content_type)

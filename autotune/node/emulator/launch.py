@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -30,9 +30,10 @@ from autotune.engines import (
     command_of,
     recognise,
 )
-from autotune.engines.entry import VersionRange, in_range, spaces_root
-from autotune.engines.expression import Expression, Namespace, evaluate, fill_value
+from autotune.engines.entry import Versioned, spaces_root
+from autotune.engines.expression import Expression, Namespace, fill_value
 from autotune.engines.library import documents, load, packaged
+from autotune.engines.schema import Conditional
 
 from ..memory import MemoryPlan, plan_memory, start_failure, startup_s
 from ..resolve_command import ResolvedCommand, resolve_command
@@ -78,18 +79,17 @@ class Crash(Entry):
     after: list[str] = []
 
 
-class Refused(Entry):
+class Refused(Conditional):
     """Configuration that fails at start although no rule or arithmetic covers it."""
 
     name: str
     when: Expression
     log: str
     reason: str
-    versions: VersionRange = "*"
     source: str
 
 
-class MetricLine(Entry):
+class MetricLine(Versioned):
     """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures` or
     `rank_figures`."""
 
@@ -101,10 +101,9 @@ class MetricLine(Entry):
     """Whether it has a row for each data-parallel rank, if the figure has several."""
     absent_at_zero: bool = False
     """Whether the page lacks it before its first increment."""
-    versions: VersionRange = "*"
 
 
-class ResetAnswer(Entry):
+class ResetAnswer(Versioned):
     """Response to the cache's reset; in a list the first of the version applies."""
 
     done: str = ""
@@ -112,10 +111,9 @@ class ResetAnswer(Entry):
     """Body of the answer while requests run."""
     refused_status: int = 200
     content_type: str = "text/plain; charset=utf-8"
-    versions: VersionRange = "*"
 
 
-class CachedTokensReport(Entry):
+class CachedTokensReport(Versioned):
     """Condition under which an answer's usage has its cached tokens; in a list the first of the
     version applies."""
 
@@ -123,10 +121,6 @@ class CachedTokensReport(Entry):
     """Option without which the report is missing; None: it is always there."""
     unless_zero: bool = False
     """Whether the report is missing where no token was cached."""
-    versions: VersionRange = "*"
-
-
-_Versioned = TypeVar("_Versioned", ResetAnswer, CachedTokensReport)
 
 
 class HttpDialect(Entry):
@@ -207,10 +201,6 @@ def emulation_card(engine: str) -> EmulationCard:
     return load(path, EmulationCard)
 
 
-def for_version(entries: Iterable[_Versioned], version: str) -> _Versioned | None:
-    return next((entry for entry in entries if in_range(version, entry.versions)), None)
-
-
 def fill_template(template: str, facts: Mapping[str, object]) -> str:
     """Fill a template's holes; an unknown name is unchanged (log lines may hold braces)."""
     return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
@@ -276,7 +266,7 @@ class EmulatedLaunch:
         knobs = self.resolved.effective.knobs
         scope = self.resolved.context.scope(knobs)
         for refused in self.card.refuses:
-            if in_range(self.parsed.version, refused.versions) and evaluate(refused.when, scope):
+            if refused.holds(scope, self.parsed.version):
                 return Failure(
                     FailureKind.CRASHED, refused.reason, fill_template(refused.log, knobs)
                 )

@@ -54,7 +54,7 @@ from autotune.engines import (
 )
 from autotune.engines.command import Resolved
 from autotune.engines.context import effective
-from autotune.engines.entry import in_range, is_version
+from autotune.engines.entry import is_version
 from autotune.engines.installed import engine_of, why_missing, with_installed_program
 from autotune.engines.promises import admitted
 from autotune.engines.report_back import compare, parse_reported, settings
@@ -151,7 +151,7 @@ def reported_by(
     with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
         document_at = cache(client.get_json)
         for source in card.resolved:
-            if source.name in reported or not in_range(version, source.versions):
+            if source.name in reported or not source.is_for(version):
                 continue
             answer = read_source(source, document_at(source.path) if source.path else log)
             if answer is not None and answer.settings:
@@ -162,7 +162,7 @@ def reported_by(
 def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
     """Return the least KV cache of a replica, in tokens, in a log; None for none."""
     for one in card.kv_cache_tokens:
-        matches = re.finditer(one.pattern or "", log) if in_range(version, one.versions) else ()
+        matches = re.finditer(one.pattern or "", log) if one.is_for(version) else ()
         counts = [int(match[1].replace(",", "")) for match in matches]
         if counts:
             return min(counts)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
 
 from packaging.version import InvalidVersion
 
@@ -43,13 +42,13 @@ from autotune.engines.context import (
     unsuited,
 )
 from autotune.engines.engine import RULE, accepted
-from autotune.engines.entry import in_range
 from autotune.engines.enumeration import Enumeration, enumerate_engine, why_empty
 from autotune.engines.expression import evaluate, fill_value
 from autotune.engines.installed import engine_of
 from autotune.engines.kept import Kept
 from autotune.engines.options import Loading, loading
 from autotune.engines.promises import UNASKED, admitted, promises_of
+from autotune.engines.schema import Values
 from autotune.engines.space import CONTRADICTS, NOTHING, PassedThrough, passed_through
 from autotune.load.workloads import load_workload
 from autotune.node.unread import with_unread, with_unread_settings
@@ -328,7 +327,8 @@ def _engine_space(
         on_node = {n: defaults[n] for n in card.on_node if n not in narrowed.search}
         fixed = {**on_node, **pins}
         chosen |= {n for n, values in narrowed.search.items() if len(values) == 1}
-        card = _searching(card, narrowed.search)
+        values = {n: [Values(values=own)] for n, own in narrowed.search.items() if own}
+        card = _searching(card, values)
     space = EngineSpace(kind, context, Enumeration(), pins, frozenset(chosen), passed)
     if backend_of(spec).predicted:
         space = with_unread(space, [space.effective({}), *_starts(space, library)])
@@ -363,7 +363,7 @@ def _as_loaded(
     return loaded.context
 
 
-def _searching(card: EngineCard, search: Mapping[str, Sequence[Any]]) -> EngineCard:
+def _searching(card: EngineCard, search: Mapping[str, Sequence[Values]]) -> EngineCard:
     """Return a card that searches some knobs; another one has its default, which may depend on
     those."""
     knobs = {
@@ -687,7 +687,7 @@ def _flags_without_effect(
     known = {name: value for name, value in trial.configuration.knobs.items() if value is not None}
     scope = space.context.scope({**read.knobs, **known})
     for option in space.card.no_effect:
-        if in_range(trial.engine_version, option.versions) and evaluate(option.when, scope):
+        if option.holds(scope, trial.engine_version):
             for flag in option.flags:
                 name = flag.lstrip("-").replace("-", "_")
                 if name in parsed.given:

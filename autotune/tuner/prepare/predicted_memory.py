@@ -18,7 +18,6 @@ from autotune.engines import (
 )
 from autotune.engines.cards import weight_bytes_per_gpu
 from autotune.engines.command import gpus_of_a_server
-from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate
 from autotune.engines.promises import GivenUp, Promised, admitted, given_up_by, promises_of
 from autotune.node.calibration import ServerSetup, calibration_of, coefficients_of
@@ -121,7 +120,7 @@ def own_share(card: EngineCard, context: Context, one: Configuration) -> float |
     has none."""
     knob = card.knobs.get("memory_fraction")
     cases = knob.becomes if knob else ()
-    values = [case.value for case in cases if in_range(context.version, case.versions)]
+    values = [case.value for case in cases if case.is_for(context.version)]
     return float(evaluate(values[-1], context.scope(one.knobs))) if values else None
 
 

@@ -26,12 +26,10 @@ from autotune.engines import (
     engine,
 )
 from autotune.engines.context import broken_rules, effective
-from autotune.engines.entry import in_range
-from autotune.engines.expression import evaluate
 from autotune.engines.installed import find, named_binaries
 from autotune.engines.library import line_of, load
 from autotune.engines.rewrite import translate
-from autotune.engines.schema import Recipe
+from autotune.engines.schema import Recipe, holding
 
 from ..backends import Backend
 from ..study.options import RunOptions
@@ -41,10 +39,7 @@ from .names import engine_and_version
 def recipes_of(card: EngineCard, context: Context) -> list[Recipe]:
     """Return the recipes that apply to a model, a node and a version of the engine, in the card's
     order."""
-    scope = context.scope({})
-    return [
-        r for r in card.recipes if in_range(context.version, r.versions) and evaluate(r.when, scope)
-    ]
+    return holding(card.recipes, context.scope({}), context.version)
 
 
 def published(kind: Engine, recipe: Recipe, context: Context) -> Command:
