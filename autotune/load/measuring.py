@@ -665,7 +665,8 @@ def measure(
                     log, clients = workers.send(attempted, count, on_progress)
                 bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
                 cache = options.cache.report(requests, log, *cache_before)
-                drafts = DraftUse.between(drafts_before, options.drafts())
+                drafts_after = None if cache.partial else options.drafts()
+                drafts = DraftUse.between(drafts_before, drafts_after)
                 energy = meter.steady_energy(log.records)
                 load = LoadResult(point, log, clients, bound, cache, drafts, energy, options.slos)
                 if not bound or not all(outcome.ok for outcome in log.outcomes):

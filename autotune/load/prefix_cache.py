@@ -31,6 +31,8 @@ from .server_client import CacheReset, ResetOutcome, ServerClient
 TOLERATED = 0.05
 """Tolerated excess of the hit rate over that of the prompts: chat templates and texts have common
 starts."""
+_ALL_COUNTED = 0.9
+"""Least share of the sent prompt tokens that a server counts: more servers share the load else."""
 
 _Metrics = TypeVar("_Metrics")
 _SAMPLE = re.compile(
@@ -43,12 +45,14 @@ class CacheUse(NamedTuple):
     """Prompt tokens found and looked up in a load, or since the server's start; `source` names the
     counters.
 
-    vLLM looks up none where prefix caching is off.
+    vLLM looks up none where prefix caching is off; `prompts` are all prompt tokens, if counted
+    apart.
     """
 
     hits: float
     queries: float
     source: str
+    prompts: float = 0.0
 
     @property
     def hit_rate(self) -> float:
@@ -63,7 +67,8 @@ class CacheUse(NamedTuple):
             return None
         hits = round(after.hits - before.hits)
         queries = round(after.queries - before.queries)
-        return cls(hits, queries, after.source) if hits >= 0 and queries >= 0 else None
+        prompts = round(after.prompts - before.prompts)
+        return cls(hits, queries, after.source, prompts) if hits >= 0 and queries >= 0 else None
 
     @classmethod
     def of_answers(cls, log: RequestLog) -> CacheUse | None:
@@ -94,12 +99,14 @@ class CacheReport(NamedTuple):
         reset: whether the cache was emptied before; None when that was not tried.
         stale: why the hits are an earlier load's as well; empty when they are not, or that is not
             judged.
+        partial: why the server's counters are left out; empty when they cover the load.
     """
 
     use: CacheUse | None = None
     expected: float = 0.0
     reset: CacheReset | None = None
     stale: str = ""
+    partial: str = ""
 
     @classmethod
     def joined(cls, reports: Sequence[CacheReport]) -> CacheReport:
@@ -107,7 +114,9 @@ class CacheReport(NamedTuple):
         resets = [report.reset for report in reports]
         reset = next((reset for reset in resets if not reset), resets[0] if resets else None)
         use = CacheUse.total([report.use for report in reports])
-        return cls(use, max((report.expected for report in reports), default=0.0), reset)
+        partial = next((report.partial for report in reports if report.partial), "")
+        expected = max((report.expected for report in reports), default=0.0)
+        return cls(use, expected, reset, partial=partial)
 
     def to_json(self) -> dict[str, Any]:
         reset = self.reset
@@ -117,6 +126,7 @@ class CacheReport(NamedTuple):
             "expected_at_most": self.expected,
             "reset": None if reset is None else reset.outcome.value,
             "reset_reason": None if reset is None else reset.reason or None,
+            "left_out": self.partial or None,
         }
 
 
@@ -165,7 +175,8 @@ class CounterReader:
                 # Keep this source: another one that fits, too, would count from another zero.
                 self._sources = [(card, metrics)]
                 self.engine = card.engine
-                return use
+                prompts = page.get(card.serving.metrics.get("prompt_tokens", ""), ())
+                return use._replace(prompts=sum(prompts))
         return None
 
 
@@ -209,9 +220,31 @@ class PrefixCache:
         emptied: CacheReset | None,
     ) -> CacheReport:
         """Evaluate a finished load, with the values of `begin` before it."""
-        use = CacheUse.between(before, self.read()) or CacheUse.of_answers(log)
+        after = self.read()
+        counted = CacheUse.between(before, after)
+        partial = ""
+        if before is not None and after is not None:
+            partial = uncounted(counted, log)
+        use = (None if partial else counted) or CacheUse.of_answers(log)
         expected = expected_hit_rate(requests)
-        return CacheReport(use, expected, emptied, stale(use, expected) if self.judged else "")
+        if partial and emptied:
+            emptied = CacheReset(ResetOutcome.UNKNOWN, partial)
+        old = stale(use, expected) if self.judged else ""
+        return CacheReport(use, expected, emptied, old, partial)
+
+
+def uncounted(counted: CacheUse | None, log: RequestLog) -> str:
+    """Return a sentence if a server counted fewer prompt tokens than its answers have, as one of
+    several behind a router does, or counts backwards; empty if not."""
+    sent = float(log.records.input_tokens[log.records.ok].sum())
+    found = -1.0 if counted is None else max(counted.queries, counted.prompts)
+    if found >= _ALL_COUNTED * sent:
+        return ""
+    grew = "went backwards" if counted is None else f"grew by {found:,.0f}"
+    return (
+        f"the server's counters {grew} while {sent:,.0f} prompt tokens were answered: behind this "
+        "address are several servers, of which one reports, or it was restarted"
+    )
 
 
 def reset_cache(client: ServerClient, serving: Serving) -> CacheReset:

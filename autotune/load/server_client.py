@@ -42,6 +42,8 @@ class ResetOutcome(Enum):
     """Requests still hold parts of the cache."""
     FAILED = "failed"
     NO_ANSWER = "no answer"
+    UNKNOWN = "unknown"
+    """One of several servers behind this address was emptied."""
 
 
 _STATUSES = {

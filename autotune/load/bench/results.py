@@ -248,7 +248,7 @@ def _repeated(
         "cache": {
             "hit_rate": whole.get("cache_hit_rate"),
             "kept": options.keep_cache,
-            **{name: cache[name] for name in ("reset", "reset_reason")},
+            **{name: cache[name] for name in ("reset", "reset_reason", "left_out")},
         },
         **whole,
         "client": worst_client([point["client"] for point in whole["points"]]),
@@ -477,9 +477,13 @@ def _workload(result: Json, sweep: bool) -> list[str]:
         emptied = "no: the engine is unknown"
     elif cache["reset"] == "done":
         emptied = "yes"
+    elif cache["reset"] == "unknown":
+        emptied = "unknown"
     else:
         emptied = f"no: {cache['reset_reason'] or cache['reset']}"
     lines.append(_line("Prefix cache emptied before each load", emptied))
+    if cache["left_out"]:
+        lines.append(f"  counters left out: {cache['left_out']}")
     if cache["hit_rate"] is not None:
         lines.append(_line("Prefix cache hit rate", readable.number(cache["hit_rate"])))
     lines += _figures(result, _DRAFTS, _DRAFTS)
