@@ -89,19 +89,21 @@ MODES: dict[str, tuple[str, ...]] = {
     ),
     "random weights": (
         "RANDOM_WEIGHTS",
-        "TimedScore",
         "Screen",
+        "Screening",
         "by_fidelity",
         "may_screen",
         "node_hours_by_fidelity",
         "random_weights",
-        "random_weights_spread",
         "ranking",
         "ranks_only",
+        "reads_weights",
         "screen",
         "screen_of",
         "screened",
+        "screening",
         "with_random_weights",
+        "without_ranks",
     ),
     # Without the attention replicas of one server (`Replica`, `joined_replicas`), another mode: data
     # parallelism, which one server has by itself.

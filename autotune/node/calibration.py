@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import truediv
 from pathlib import Path
@@ -309,8 +309,8 @@ def composed(
 class ServerSetup:
     """Settings of a simulated server, by effective knobs; the engine decides those that are None.
 
-    `on_random`: tokens per step of a drafting server on random tokens; None: as on text. Tokens of
-    `random_weights` are spread over the experts evenly.
+    `on_random`: tokens per step of a drafting server on random tokens; None: as on text. `replaced`:
+    coefficients with other values than the engine's.
     """
 
     engine: str
@@ -321,7 +321,7 @@ class ServerSetup:
     gpus: int
     calibration: Calibration | None = None
     on_random: float | None = None
-    random_weights: bool = False
+    replaced: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -344,6 +344,7 @@ def adjusted_coefficients(setup: ServerSetup, figures: Mapping[str, Any]) -> Coe
             values[name] = values[name] * factor
         for name, addend in adjustment.add.items():
             values[name] = values[name] + addend
+    values |= setup.replaced
     drawn = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     calibrated = {name: float(value[0]) for name, value in drawn.items()}
     return Coefficients.model_validate(values | calibrated).model_copy(update=drawn)

@@ -169,12 +169,14 @@ class Behaviour(Entry):
     """Time of detokeniser and HTTP per generated token, one after the other."""
     draft_acceptance: PositiveShare = 1.0
     """Factor on the model's acceptance."""
+    forced_on_text: bool = False
+    """Whether drafts are right where they are forced to be, whatever the prompt."""
+    layout_spread: NonNegativeFloat = 0.0
+    """Sigma of ln(duration of a step), by layout: an unexplained effect."""
 
     # Start
     load_gb_s: PositiveFloat
     """Rate at which the whole node loads weights."""
-    random_weights_spread: NonNegativeFloat = 0.03
-    """Sigma of ln(speed with random weights / with real ones), by layout: a choice."""
     start_s: NonNegativeFloat
     """Time of a start without loading weights."""
 

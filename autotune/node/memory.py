@@ -322,5 +322,4 @@ def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:
     """Return the seconds until a server is ready: weights, if it reads them, and everything
     else."""
     c = server.coefficients
-    read = 0.0 if server.setup.random_weights else plan.weights * server.gpus / 1e9
-    return c.start_s + read / c.load_gb_s
+    return c.start_s + plan.weights * server.gpus / 1e9 / c.load_gb_s

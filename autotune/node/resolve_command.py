@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.base import BadInput, Evidence
@@ -41,6 +42,15 @@ from .simulate import SimulatedOutcome, simulate
 
 _ARGS = re.compile(r"\bargs\.(\w+)")
 
+RANDOM_WEIGHTS: Mapping[str, Any] = {
+    "load_gb_s": math.inf,
+    "expert_imbalance": 0.0,
+    "forced_on_text": True,
+    "layout_spread": 0.03,
+}
+"""Coefficients of a server with random weights: it reads none, and tokens are spread over the
+experts evenly. The spread by layout is a choice."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCommand:
@@ -49,7 +59,7 @@ class ResolvedCommand:
     Attributes:
         effective: the knobs as the engine runs them.
         on_random: see `ServerSetup`; what the command forces.
-        random_weights: whether the command has the switch.
+        replaced: see `ServerSetup`; with random weights (`RANDOM_WEIGHTS`).
         changes: sentences, on what its options make of the model.
         unmodelled: settings that are simulated only where a knob of theirs is.
     """
@@ -61,7 +71,7 @@ class ResolvedCommand:
     effects: Sequence[Effect] = ()
     calibration: Calibration | None = None
     on_random: float | None = None
-    random_weights: bool = False
+    replaced: Mapping[str, Any] = field(default_factory=dict)
     changes: Sequence[str] = ()
     unmodelled: Sequence[Setting] = ()
 
@@ -69,7 +79,7 @@ class ResolvedCommand:
     def setup(self) -> ServerSetup:
         context, knobs = self.context, dict(self.effective.knobs)
         node = context.model, context.hardware, context.gpus
-        forced = self.on_random, self.random_weights
+        forced = self.on_random, self.replaced
         return ServerSetup(
             self.card.engine, context.version, knobs, *node, self.calibration, *forced
         )
@@ -143,7 +153,7 @@ def resolve_for(
         effects,
         calibration,
         kind.forced_length(parsed, context),
-        not kind.reads_weights(parsed, context),
+        {} if kind.reads_weights(parsed, context) else RANDOM_WEIGHTS,
         loaded.reasons,
         unseen,
     )

@@ -80,8 +80,6 @@ class SimulatedServer:
             0 = none.
         kv_type: ``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved.
         bandwidth: bytes per second that decode kernels achieve on one GPU.
-        pace: factor on the duration of a step: the unexplained effect of random weights, by engine
-            and layout.
     """
 
     def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
@@ -117,11 +115,8 @@ class SimulatedServer:
         self.graph_batch = 0
         if not (setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")):
             self.graph_batch = self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
-        self.pace = 1.0
-        if setup.random_weights:
-            # Drafts of random weights are right where they are forced to be, whatever the prompt.
+        if c.forced_on_text:
             self.text_tokens_per_step = self.tokens_per_step
-            self.pace = self._random_pace(c.random_weights_spread)
 
     def shares_of(self, requests: Requests) -> list[Requests]:
         """Return each server's share of a load; one without a stream of a light load stays idle."""
@@ -131,11 +126,6 @@ class SimulatedServer:
     def share_of(self, count: int) -> int:
         """Return the most requests of a load that one of the servers gets."""
         return math.ceil(count / self.replicas)
-
-    def _random_pace(self, spread: float) -> float:
-        layout = f"{self.setup.engine} {self.tensor_parallel} {self.data_parallel} {self.expert_parallel}"
-        draws = np.random.default_rng(list(layout.encode()))
-        return math.exp(spread * float(draws.standard_normal()))
 
     def _degree(self, knob: str) -> int:
         """Return a degree of parallelism."""
@@ -149,6 +139,15 @@ class SimulatedServer:
 
     # Computed on demand: `autotune.node.steady` shares the results of setups with equal
     # values of the knobs that it read.
+
+    @cached_property
+    def pace(self) -> float:
+        """Return a factor on the duration of a step, drawn for the engine's layout."""
+        if not self.coefficients.layout_spread:
+            return 1.0
+        layout = f"{self.setup.engine} {self.tensor_parallel} {self.data_parallel} {self.expert_parallel}"
+        draws = np.random.default_rng(list(layout.encode()))
+        return math.exp(self.coefficients.layout_spread * float(draws.standard_normal()))
 
     @cached_property
     def context_length(self) -> int:

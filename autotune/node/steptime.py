@@ -177,8 +177,7 @@ class StepTime:
         narrow = width / (width + c.moe_narrow_width) if a.experts else 1.0
         of_full = narrow * (full + c.moe_narrow_width) / full if full else 1.0
         self._moe_flops = server.matrix_flops_of(a.weight_bytes) * c.moe_share * of_full
-        uneven = 0.0 if server.setup.random_weights else c.expert_imbalance
-        self._imbalance = 1.0 + uneven * (1.0 - 1.0 / ep)
+        self._imbalance = 1.0 + c.expert_imbalance * (1.0 - 1.0 / ep)
         # Hidden states of a row that an expert computes: both projections, and its output until
         # the sum.
         self._row_bytes = 2 * BF16 * (a.hidden_size + 3 * width)

@@ -36,7 +36,7 @@ from autotune.tuner.study.spec import StudySpec, at_once, is_local
 from autotune.tuner.trial import Launch, Role, State, Trial
 
 from .report import text
-from .report.tables import broken_slos
+from .report.tables import broken_slos, without_figure
 
 
 def cost_line(
@@ -266,9 +266,8 @@ class Progress:
             if scores.too_slow:
                 limits = "; ".join(broken)
                 return ["too slow", "", f"breaks {limits} at the lightest load ({label})"]
-            if launch.ranks_only and not result.failure:
-                return ["ranked", "", "random weights, used for ranking only"]
-            return [result.state.value, "", result.failure.summary if result.failure else "unknown"]
+            cell, why = without_figure(launch)
+            return [cell, "", why]
         candidates, gain = history.candidates, ""
         usual = history.scores(candidates.baseline)
         own = launch.trial.configuration == candidates.baseline_candidate.configuration

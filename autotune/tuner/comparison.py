@@ -28,7 +28,8 @@ from autotune.node.resolve_command import not_simulated_in
 
 from .search import objective
 from .search.decide.verdict import Gain, Judgement, evidence, settings_of
-from .search.history import Entry, History
+from .search.entry import Entry
+from .search.history import History
 from .search.nodes import NodeScore, contrast
 from .search.spread import FEW_DEGREES, LAUNCH_NOISE, Interval, Spread, Z, mean, percent
 from .study.home import library_of

@@ -30,7 +30,7 @@ from autotune.engines.promises import NOTICED, noticed
 from autotune.load.metrics import readable
 
 from .comparison import StudyFigures, compare_nodes
-from .search import equivalents, timeline
+from .search import equivalents
 from .search.decide.sequential_test import Outcome
 from .search.decide.verdict import Judgement, evidence, judge
 from .search.front import dominated
@@ -114,7 +114,7 @@ def recommend(
         nodes=nodes,
         nearest_miss=sheet.nearest_miss() if winner is None else None,
         curves=sheet.curves() if spec.rungs_of(Role.FINAL) else None,
-        study_cost=study_cost(spec, launches),
+        study_cost=StudyCost.of(spec, launches),
         duration_s=sum(launch.result.seconds for launch in launches),
     )
 
@@ -337,22 +337,3 @@ def front(sheet: StudyFigures) -> list[FrontPoint]:
             )
         )
     return points
-
-
-def study_cost(spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
-    """Return the hours of all launches, in money; None where no time is known.
-
-    Node-hours are those in which a launch ran on a node, whatever part of its GPUs it had: what is
-    rented. GPU-hours, and with them the money, are those of the GPUs that launches had.
-    """
-    # A launch for which no GPUs were reserved had all of the study's.
-    gpus = (min(spec.gpus, len(launch.result.gpu_ids)) or spec.gpus for launch in launches)
-    gpu_hours = (
-        sum(n * launch.result.seconds for n, launch in zip(gpus, launches, strict=True)) / 3600
-    )
-    if not gpu_hours:
-        return None
-    random_weights = [launch for launch in launches if launch.ranks_only]
-    hours, random_hours = (timeline.node_s(rows) / 3600 for rows in (launches, random_weights))
-    by_fidelity = {"full": hours - random_hours, "random_weights": random_hours}
-    return StudyCost(node_hours=hours, node_hours_by_fidelity=by_fidelity, **spec.bill(gpu_hours))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from autotune.base import Evidence, Evidenced
 from autotune.engines import Command, Configuration, Failure
@@ -19,6 +19,12 @@ from autotune.load.metrics.table import Metrics, curve_of
 
 SURE_TO_START = 0.9
 """Least odds of starting for a recommended command that has not started itself."""
+_FULL, _RANDOM = "full", "random_weights"
+Interval = tuple[float, float]
+"""The two ends of an interval."""
+Side = Literal["baseline", "recommended"]
+CommandRole = Literal[Side, "next best"]
+"""Role of a command in the study that predicted it."""
 
 
 class Role(StrEnum):
@@ -34,6 +40,17 @@ class Role(StrEnum):
     FINAL = "final"
     CONTROL = "drift"
     RANDOM_WEIGHTS = "screen"
+
+    def to_json(self) -> dict[str, str]:
+        """Return its part of a row: random weights are a fidelity of the search's launches."""
+        if self is Role.RANDOM_WEIGHTS:
+            return {"role": Role.SEARCH, "fidelity": _RANDOM}
+        return {"role": self, "fidelity": _FULL}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Role:
+        """Parse the result of `to_json`; a row without a fidelity had its own weights."""
+        return cls.RANDOM_WEIGHTS if row.get("fidelity") == _RANDOM else cls(row["role"])
 
 
 class State(StrEnum):
@@ -197,6 +214,11 @@ class TrialResult(Evidenced):
     ranking: Mapping[str, Metrics] = field(default_factory=dict)
 
     @property
+    def measurements(self) -> Mapping[str, Metrics]:
+        """Return its metrics, or those for its rank."""
+        return self.ranking or self.metrics
+
+    @property
     def seconds(self) -> float:
         return sum(self.times_s.values())
 
@@ -259,6 +281,17 @@ class Launch:
         return self.trial.role is Role.RANDOM_WEIGHTS
 
     @property
+    def without_meaning(self) -> str:
+        """Return why it has no information about the configuration with its weights; empty where it
+        may have some."""
+        if self.ranks_only:
+            return "its weights were random"
+        if self.result.state is not State.INVALID:
+            return ""
+        message = f" ({self.result.failure.message})" if self.result.failure else ""
+        return f"its measurement is invalid{message}"
+
+    @property
     def number(self) -> int:
         return self.trial.number
 
@@ -273,11 +306,6 @@ class Launch:
     @property
     def fingerprint(self) -> str:
         return self.trial.configuration.fingerprint
-
-
-def measured(launches: Iterable[Launch]) -> list[Launch]:
-    """Return the launches whose figures may be reported."""
-    return [launch for launch in launches if not launch.ranks_only]
 
 
 def retry_of(trial: Trial, launches: Iterable[Launch]) -> Retry | None:

@@ -65,15 +65,13 @@ from .study.loads import context_of
 from .study.options import RegressOptions, VerifyOptions, command_line
 from .study.recommendation import (
     Choice,
-    CommandRole,
     ComparedCommand,
-    Interval,
     Recommendation,
     Regression,
 )
 from .study.results import RESULTS, Results, read_launches
 from .study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, check_study_name
-from .trial import Launch, Role, Trial
+from .trial import CommandRole, Interval, Launch, Role, Trial
 
 _LEAST_FINALS = 2
 

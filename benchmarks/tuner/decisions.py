@@ -37,8 +37,9 @@ from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.library import Library
 from autotune.tuner.search.acquisition import Suggestion
 from autotune.tuner.search.decide.verdict import Judgement, judge
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.plan import Plan, Step
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.study.recommendation import Verdict

@@ -20,8 +20,9 @@ import numpy as np
 from decisions import OneChallenger, Played, Scenario, equal, one_better, prepared, rate, report
 
 from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import one_thread
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.plan import Plan, Step
 from autotune.tuner.search.sampler import CandidateSampler
 

@@ -31,8 +31,9 @@ from autotune.load.workloads import load_workload
 from autotune.node.steady import SteadyNode
 from autotune.tuner.prepare.candidates import Prepared
 from autotune.tuner.search.acquisition import suggest
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.priors import priors_of
 from autotune.tuner.search.priors.simulated import _launch_s, _predicted
 from autotune.tuner.trial import Role

@@ -36,10 +36,11 @@ from autotune.node.prediction_intervals import gain_interval90
 from autotune.node.steady import SteadyNode
 from autotune.tuner.search.acquisition import model_of
 from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.explain import contributions
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.tuner.search.gp.posterior import THOROUGH, HyperPrior, _Tables
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.plan import Plan, Step
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.search.spread import Effect, Spread, mean

@@ -161,7 +161,7 @@ def main() -> None:
         row |= {
             "launches": len(launches),
             "cheap": len(history.screened),
-            "over": history.screen.over,
+            "over": history.screening.result.over,
             "end": why,
         }
         clock, goal = 0.0, list[tuple[float, float]]()

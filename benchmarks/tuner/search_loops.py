@@ -19,8 +19,9 @@ from landscape import Landscape, command_of
 from autotune.base.arrays import Floats
 from autotune.engines.enumeration import CandidateSet
 from autotune.tuner.recommend import recommend
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import ENGINE, Encoding, Kernels, is_size
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.search.study import Study
 from autotune.tuner.trial import Role

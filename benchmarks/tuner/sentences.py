@@ -38,9 +38,10 @@ from landscapes import build
 from autotune.engines.enumeration import CandidateSet
 from autotune.tuner.search.acquisition import model_of
 from autotune.tuner.search.decide.verdict import Gain, judge
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.explain import regret
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.plan import Plan, Step
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.study.recommendation import Verdict

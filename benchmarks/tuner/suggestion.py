@@ -22,8 +22,9 @@ from decisions import study_spec
 from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.tuner.search.acquisition import suggest
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, one_thread
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.trial import Role
 
 SIZES = (10**2, 10**4, 10**5, 10**6)

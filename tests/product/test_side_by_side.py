@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.tuner.search.timeline import covered_s
+from autotune.tuner.study.timeline import covered_s
 from tests.product.cli import autotune, finished_rows, kill_after, new_home, rows
 from tests.product.processes import start
 from tests.product.test_real_path import launched_processes, nothing_is_left

@@ -40,7 +40,7 @@ from autotune.tuner.search.spread import Spread, mean
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.recommendation import Choice, Recommendation
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, State, measured
+from autotune.tuner.trial import Launch, Role, State
 
 from ..report import sentences
 from .fleet import Fleet
@@ -321,8 +321,10 @@ def winner_of(
         )
     same = [
         launch
-        for launch in measured(launches)
-        if launch.fingerprint == choice.fingerprint and launch.result.state is State.COMPLETE
+        for launch in launches
+        if launch.fingerprint == choice.fingerprint
+        and launch.result.state is State.COMPLETE
+        and not launch.without_meaning
     ]
     finals = [launch for launch in same if launch.role is Role.FINAL]
     starts_s = (launch.result.times_s.get("ready") for launch in same)

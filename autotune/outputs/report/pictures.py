@@ -14,7 +14,7 @@ from autotune.load.metrics import readable
 from autotune.load.metrics.table import PER_GPU, PER_USER, Metrics, Rent, is_valid_row
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, scores_of
-from autotune.tuner.trial import Launch, Role, measured
+from autotune.tuner.trial import Launch, Role
 
 from . import StudyRecord, tables, text
 
@@ -115,7 +115,8 @@ def tried(study: StudyRecord) -> Picture | None:
     if not study.launches:
         return None
     spec, looks = study.spec, _looks(study)
-    points = [_tried(study, launch, looks[launch.engine]) for launch in measured(study.launches)]
+    shown, others = tables.with_figures(study.launches)
+    points = [_tried(study, launch, looks[launch.engine]) for launch in shown]
     finals = [launch.number for launch in study.launches if launch.role is Role.FINAL]
     keys = {look: _shorten(engine) for engine, look in looks.items()}
     lines = []
@@ -136,7 +137,9 @@ def tried(study: StudyRecord) -> Picture | None:
         keys["bad", "o"] = "breaks a limit"
     title = text.title(spec.objective)
     panel = Panel("launch", title, points=points, lines=lines, bands=finals, whole=True, zero=True)
-    return Picture("tried", "What was launched?", _best_launch(study, points), [panel], keys)
+    return Picture(
+        "tried", "What was launched?", _best_launch(study, points, others), [panel], keys
+    )
 
 
 def _tried(study: StudyRecord, launch: Launch, own: tuple[str, str]) -> Point:
@@ -155,18 +158,15 @@ def _tried(study: StudyRecord, launch: Launch, own: tuple[str, str]) -> Point:
     return Point(f"{name}: {outcome}\n{_command(launch)}", look, trial.number, value or 0.0, shape)
 
 
-def _best_launch(study: StudyRecord, points: Sequence[Point]) -> str:
+def _best_launch(study: StudyRecord, points: Sequence[Point], others: Mapping[str, int]) -> str:
     """Count the launches by their outcome, and name the best one."""
     valid = [point for point in points if point.shape != "x"]
     if not valid:
         return f"{text.launches(len(points))}, all invalid: the failures are listed below."
     better = max if maximises(study.spec.objective) else min
     best = better(valid, key=lambda point: point.y)
-    others = {
-        "with random weights, which rank only": len(study.launches) - len(points),
-        "invalid": len(points) - len(valid),
-    }
-    rest = "".join(f", {number} {kind}" for kind, number in others.items() if number)
+    counts = {**others, "invalid": len(points) - len(valid)}
+    rest = "".join(f", {number} {kind}" for kind, number in counts.items() if number)
     answer = (
         f"{text.launches(len(study.launches))}, {len(valid)} valid{rest}. "
         f"The best single launch is {best.x:g} with {readable.number(best.y)}"

@@ -18,10 +18,9 @@ from autotune.tuner.study.recommendation import (
     Objective,
     Recommendation,
     Regression,
-    Side,
     Verdict,
 )
-from autotune.tuner.trial import named
+from autotune.tuner.trial import Side, named
 
 from . import text
 
@@ -606,9 +605,7 @@ def money(outcome: Recommendation) -> list[str]:
     hours = f"{readable.number(cost.node_hours)} node-hours{nodes.get(outcome.evidence, '')}"
     if cost.gpu_hours is not None:
         hours += f" ({readable.number(cost.gpu_hours)} GPU-hours)"
-    if ranking := cost.node_hours_by_fidelity.get("random_weights"):
-        hours += f", {readable.number(ranking)} node-hours of them for launches with random weights"
-    return [f"The study took {hours}.", *filter(None, [cost.in_money])]
+    return [f"The study took {hours}{cost.of_which}.", *filter(None, [cost.in_money])]
 
 
 def _loss(outcome: Recommendation) -> str:

@@ -148,6 +148,9 @@ def launches(study: StudyRecord) -> list[str]:
     return parts
 
 
+_RANKS_ONLY = "random weights, used for ranking only"
+
+
 def _state(spec: StudySpec, launch: Launch) -> str:
     result = launch.result
     if result.failure:
@@ -155,9 +158,23 @@ def _state(spec: StudySpec, launch: Launch) -> str:
     if result.state is State.INVALID:
         return "invalid measurement"
     if launch.ranks_only:
-        return "random weights, used for ranking only"
+        return _RANKS_ONLY
     broken = broken_slos(spec, launch)
     return f"breaks {text.escape('; '.join(broken))}" if broken else result.state.value
+
+
+def without_figure(launch: Launch) -> tuple[str, str]:
+    """Return what a row has in place of a launch's figure, and why."""
+    result = launch.result
+    if launch.ranks_only and not result.failure:
+        return "ranked", _RANKS_ONLY
+    return result.state.value, result.failure.summary if result.failure else "unknown"
+
+
+def with_figures(launches: Sequence[Launch]) -> tuple[list[Launch], dict[str, int]]:
+    """Return the launches whose figures may be reported, and why how many others may not."""
+    found = [launch for launch in launches if not launch.ranks_only]
+    return found, {"with random weights, which rank only": len(launches) - len(found)}
 
 
 def failures(study: StudyRecord) -> list[str]:

@@ -470,7 +470,7 @@ class ValidatedEvaluator:
         # A recorded launch has its ranking apart already.
         metrics = {
             name: self.spec.derived(measured, trial.configuration)
-            for name, measured in (result.ranking or result.metrics).items()
+            for name, measured in result.measurements.items()
         }
         checked = {name: _as_json(measured) for name, measured in metrics.items()}
         ranks = trial.role is Role.RANDOM_WEIGHTS

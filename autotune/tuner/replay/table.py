@@ -29,7 +29,7 @@ from autotune.load.metrics.table import METRICS, Metrics
 from autotune.servers.logs import LogPatterns, failure_in, patterns_of
 
 from ..study.results import RESULTS, parse_rows
-from ..trial import Launch, State
+from ..trial import Launch
 from .bundle import ZIP_BEGINNING, unpack
 
 ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"
@@ -412,7 +412,7 @@ def read_rows(reader: TableReader, text: str) -> Table:
     counted = [
         (line, launch)
         for line, launch in enumerate(parsed.launches, start=1)
-        if launch.result.state is not State.INVALID and not launch.ranks_only
+        if not launch.without_meaning
     ]
     notes = ["the last line is incomplete and skipped"] if parsed.torn else []
     if skipped := len(parsed.launches) - len(counted):

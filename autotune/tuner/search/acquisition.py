@@ -24,7 +24,7 @@ from .feasibility import believed, p_starts
 from .gp.kernels import Kernels
 from .gp.posterior import QUICK, Mixture, Posterior, Sampling
 from .history import History
-from .screen import Ranked, shared
+from .screen import Observations
 
 GAIN = 0.005
 """The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
@@ -60,15 +60,15 @@ _LEADERS = 12
 def model_of(kernels: Kernels, history: History, effort: Sampling = QUICK) -> Posterior:
     """Return the posterior of the score after a history; running launches count as if they met the
     prediction."""
-    launches = history.measured, history.ranked, tuple(history.running)
-    return _posterior(kernels, *launches, history.spec.seed, effort, history.step)
+    return _posterior(
+        kernels, history.observed, tuple(history.running), history.spec.seed, effort, history.step
+    )
 
 
 @lru_cache(maxsize=8)
 def _posterior(
     kernels: Kernels,
-    measured: tuple[tuple[int, float], ...],
-    ranked: tuple[Ranked, ...],
+    observed: Observations,
     running: tuple[int, ...],
     seed: int,
     effort: Sampling,
@@ -76,23 +76,17 @@ def _posterior(
 ) -> Posterior:
     """Return the posterior (the latest few are cached, as decisions share them).
 
-    Args:
-        ranked: launches with random weights.
-        step: of load searches, the noise of a capacity.
+    `step`, of load searches, is the noise of a capacity.
     """
     if running:
-        known = _posterior(kernels, measured, ranked, (), seed, effort, step)
+        known = _posterior(kernels, observed, (), seed, effort, step)
         return known.condition_on_pending(ints(running))
-    rows = [*measured, *(one[:2] for one in ranked)]
-    extra = step**2 * np.eye(len(rows))
-    if ranked:
-        extra[len(measured) :, len(measured) :] = shared(ranked)
     return Posterior(
         kernels,
-        [p for p, _ in rows],
-        [s for _, s in rows],
+        observed.positions,
+        observed.scores,
         seed=seed,
-        extra_covariance=extra,
+        extra_covariance=observed.extra_covariance(step),
         effort=effort,
     )
 
@@ -219,7 +213,7 @@ def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -
     if leader is None:
         return found
     changes = (kernels.codes != kernels.codes[:, leader, None]).sum(axis=0)
-    launched = ints([*history.by_position, *(one.position for one in history.ranked)])
+    launched = ints([*history.by_position, *history.observed.positions])
     for codes in kernels.codes:
         values = int(codes.max()) + 1
         fewest, tried = np.full((2, values), len(kernels.codes) + 1)
@@ -274,7 +268,7 @@ def shortlist(
     named = (*history.candidates.defaults, *history.candidates.starts)
     chosen = np.union1d(chosen, ints(named))
     if history.measured:
-        known = np.unique([position for position, *_ in (*history.measured, *history.ranked)])
+        known = np.unique(history.observed.positions)
         leaders = known[descending(posterior.mean(known))[:_LEADERS]]
         chosen = np.union1d(chosen, neighbours(kernels, leaders))
     new = chosen[free[chosen]]
@@ -302,7 +296,7 @@ def neighbours(kernels: Kernels, rows: Ints) -> Ints:
 def p_runs(kernels: Kernels, history: History, rows: Ints) -> Floats:
     """Return the probability that candidates start, by their priors and the launches; shape
     ``(rows,)``."""
-    ran = [*(p for p, _ in history.measured), *(one.position for one in history.ranked)]
+    ran = history.observed.positions
     broken = [e.position for e in history if e.broke]
     out_of_memory = {e.position for e in history if e.out_of_memory}
     learned = p_starts(kernels.encoding, ran, broken, rows, out_of_memory, kernels.p_starts)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..study.timeline import covered_s
 from .history import History
-from .timeline import covered_s
 
 RESERVE = 12
 """Launches that the search reserves for the finals if the budget has them: at 3 % noise six of a
@@ -19,9 +19,6 @@ LEAST_FINALS = 3
 """Launches of the finals for the clearest gain: two of the finalist and one of the baseline."""
 NOISY = 0.1
 """Standard deviation of a launch before any repeat: that of noisy nodes."""
-RANKED = 1
-"""Launches with real weights, before the finals, of the best candidate that has had random weights
-alone."""
 EXPLAINED = 0.25
 """Share of the budget for the winner without each of its settings, where a study shall measure what
 they add."""
@@ -65,7 +62,7 @@ def capacity(history: History) -> int:
     """
     launches = history.most_launches
     hours = history.spec.hours
-    done = [e for e in (*history.entries, *history.screened) if not e.pending]
+    done = history.finished
     used_s = covered_s([(e.began_s, e.began_s + e.seconds) for e in done])
     if hours is None or used_s <= 0:
         return launches
@@ -95,7 +92,7 @@ def search_ends(history: History, budget: int) -> int:
     """Return the number of launches before the finals; repeats and controls so far count against
     the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
-    more = RANKED if history.screen.trusted else 0
+    more = history.kept_for_checks
     if history.spec.explain == "measured":
         more += int(EXPLAINED * budget)
     return before_finals(

@@ -55,6 +55,8 @@ def explain(
     """Compute contributions, and find the knobs that had no effect in the launches of the
     history."""
     winner = judgement.winner
+    numbers = {entry.number for entry in history}
+    launches = [launch for launch in launches if launch.number in numbers]
     inert = [
         *no_effect_by_rule(history, launches, winner, no_effect_of),
         *no_effect_by_engine(history, launches),

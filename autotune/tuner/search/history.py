@@ -23,11 +23,13 @@ from autotune.engines import Candidate, CandidateSet, Configuration, Failure, Fa
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.load.metrics.table import PROMPTS
 
+from ..study import timeline
 from ..study.spec import StudySpec, is_alone, may_share_node
 from ..trial import SURE_TO_START, Launch, Role, Trial
-from . import equivalents, objective, timeline
+from . import equivalents, objective
+from .entry import Entry, by_position
 from .nodes import NodeOffset, NodeScore, additive_spread, contrast, node_offsets
-from .screen import Ranked, Screen, TimedScore, layout_of, screen_of
+from .screen import Observations, Screening
 from .spread import LAUNCH_NOISE, Spread, mean, percent
 
 MOST_RETRIES = 3
@@ -51,92 +53,6 @@ noise."""
 LIMIT = float(-ndtri(ERROR_RATE))
 _BESIDE = 0.5
 """Share of its time that a launch must run beside others to measure their effect on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One launch, finished or still running.
-
-    Attributes:
-        position: of the candidate that it measures: the one that the engine says it ran.
-        score: logarithm of the objective, more is better; None unless it was measured.
-        second: score of the second goal, where there is one and it was measured.
-        violations: SLO to value beyond its limit, <= 0 keeps it.
-        broke: the configuration failed.
-        out_of_memory: it did because memory did not suffice.
-        may_pass: it did in a way that need not come again: the server died, hung or gave errors by
-            itself.
-        unexplained: it failed, and nothing says why; see `Failure.unexplained`.
-        external: its server had been ready, so that it may have been ended from outside.
-        retry: it is another launch for such a failure.
-        cause: of its failure: the kind and the telling line; of a lack of memory, which engines
-            word in many ways, the kind alone. Empty where it did not fail.
-        too_slow: it breaks an SLO at the lightest load: no score, but no reason to launch it again.
-        pending: not finished.
-        seconds: that it took.
-        start_s: of them, until its server was ready.
-        began_s: when, on the study's own clock (`timeline.start_times`).
-        node: where it ran, or must run; empty: not known, or the study knows one place only.
-        longest: tokens of the longest request that its server was found to serve; None where that
-            is not known.
-        unfit: it serves less than ``--min-context``, or starts with odds below `SURE_TO_START`.
-        answered: its answers were kept, to compare others with or with others.
-        right: whether they were as good as the baseline's; None: not compared.
-        sent_finals_prompts: it sent what the finals send, where that is more than another draw of
-            the search's prompts.
-        step: of its load search, score units; 0 without one.
-    """
-
-    number: int
-    role: Role
-    position: int
-    score: float | None = None
-    second: float | None = None
-    violations: Mapping[str, float] | None = None
-    broke: bool = False
-    out_of_memory: bool = False
-    may_pass: bool = False
-    unexplained: bool = False
-    external: bool = False
-    retry: bool = False
-    cause: str = ""
-    too_slow: bool = False
-    pending: bool = False
-    seconds: float = 0.0
-    start_s: float = 0.0
-    began_s: float = 0.0
-    node: str = ""
-    longest: int | None = None
-    unfit: bool = False
-    answered: bool = False
-    right: bool | None = None
-    sent_finals_prompts: bool = False
-    step: float = 0.0
-
-    @property
-    def measured(self) -> bool:
-        return self.score is not None
-
-    @property
-    def uninformative(self) -> bool:
-        """Return whether it has no information about the configuration: the measurement or the
-        machine failed."""
-        return not (self.pending or self.broke or self.measured or self.too_slow)
-
-    def without_result(self) -> Entry:
-        """Return the launch as one without information, because launches beside it affected its
-        result."""
-        return Entry(
-            self.number,
-            self.role,
-            self.position,
-            unexplained=self.unexplained,
-            external=self.external,
-            retry=self.retry,
-            seconds=self.seconds,
-            began_s=self.began_s,
-            node=self.node,
-        )
 
 
 @dataclass(frozen=True)
@@ -240,8 +156,7 @@ class History:
     def most_launches(self) -> int:
         """Return the launches of the budget, and with them those with random weights that turned
         out useless."""
-        useless = len(self.screened) if self.screen.over else 0
-        return self.spec.launches + useless
+        return self.spec.launches + self.screening.useless
 
     def of_role(self, *roles: Role) -> list[Entry]:
         return [e for e in self.entries if e.role in roles]
@@ -268,6 +183,10 @@ class History:
         """Return only the first launches."""
         # Keep the equivalents learned later, or finals could be asked for without end.
         return replace(self, entries=self.entries[:count])
+
+    def without_ranks(self) -> History:
+        """Return only the launches with real weights."""
+        return replace(self, screened=())
 
     @property
     def spread(self) -> Spread:
@@ -347,10 +266,7 @@ class History:
 
     @cached_property
     def by_position(self) -> dict[int, list[Entry]]:
-        found: dict[int, list[Entry]] = {}
-        for entry in self.entries:
-            found.setdefault(entry.position, []).append(entry)
-        return found
+        return by_position(self.entries)
 
     def canonical(self, position: int) -> int:
         """Return the candidate that a candidate's launches count for: itself, or its equivalent."""
@@ -364,51 +280,35 @@ class History:
     def pending(self) -> list[Entry]:
         return [e for e in (*self.entries, *self.screened) if e.pending]
 
+    @property
+    def finished(self) -> list[Entry]:
+        return [e for e in (*self.entries, *self.screened) if not e.pending]
+
     @cached_property
-    def screen(self) -> Screen:
-        """Return the results of launches with random weights; over if the study has none."""
-        if not self.spec.screened:
-            return Screen(over="not asked for")
-        full, random_weights = (
-            [
-                TimedScore(e.number, e.position, e.score, e.seconds, e.start_s)
-                for e in rows
-                if e.score is not None
-            ]
-            for rows in (self.entries, self.screened)
-        )
-        last = max((e.number for e in random_weights), default=-1)
-        found = Screen()
-        # Once screening has ended it stays ended.
-        for number in (last, *(e.number for e in full if e.number > last)):
-            known = [e for e in full if e.number <= number]
-            found = found if found.over else screen_of(self.candidates.items, known, random_weights)
-        return found
+    def screening(self) -> Screening:
+        return Screening(self.spec.screened, self.candidates, self.entries, self.screened)
+
+    @property
+    def kept_for_checks(self) -> int:
+        """Return the launches to keep, before the finals, for candidates known by their rank
+        alone."""
+        return self.screening.reserve
 
     @property
     def changes(self) -> list[str]:
         """Return changes in the mode of launches: no sharing of a node, or no random weights."""
-        return list(filter(None, [self.one_at_a_time, self.screen.over if self.screened else ""]))
+        return list(filter(None, [self.one_at_a_time, self.screening.ended]))
 
-    @cached_property
-    def ranked(self) -> tuple[Ranked, ...]:
-        """Return the launches with random weights that the search uses."""
-        items = self.candidates.items
-        ran = (
-            (e.position, e.score)
-            for e in self.screened
-            if e.score is not None and self.screen.trusted
-        )
-        return tuple(
-            Ranked(p, score, layout_of(items[p].configuration), self.screen.layouts)
-            for p, score in ran
-        )
+    @property
+    def observed(self) -> Observations:
+        """Return the scores from which the model learns."""
+        return Observations(self.measured, self.screening.ranked)
 
     @cached_property
     def incumbents(self) -> list[int]:
         """Return the candidates that may be recommended by their launches, and those with only
         random weights."""
-        seen = dict.fromkeys((*self.by_position, *(one.position for one in self.ranked)))
+        seen = dict.fromkeys((*self.by_position, *self.observed.positions))
         return [
             p
             for p in seen
@@ -499,10 +399,7 @@ class History:
     def not_searchable(self) -> frozenset[int]:
         """Return the candidates that the search is finished with, or may not launch."""
         spent = {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
-        random_weights = {one.position for one in self.ranked} | {
-            e.position for e in self.screened if e.pending
-        }
-        return self.ineligible | spent | random_weights
+        return self.ineligible | spent | self.screening.used
 
     @property
     def exhausted(self) -> bool:
@@ -699,9 +596,9 @@ def _entry_of(
     equivalent."""
     trial = launch.trial
     result = launch.result
-    # A launch with random weights is scored by the metrics for its rank.
-    ranked = replace(result, metrics=result.ranking or result.metrics)
-    scores = objective.scores_of(spec.with_goodput_floor, ranked)
+    scores = objective.scores_of(
+        spec.with_goodput_floor, replace(result, metrics=result.measurements)
+    )
     position = candidates.position(trial.configuration.fingerprint)
     longest = result.longest_request_tokens
     odds = result.odds_of_starting

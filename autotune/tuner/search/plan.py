@@ -14,8 +14,9 @@ launches for the finals.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -29,13 +30,13 @@ from .budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_n
 from .decide import finals, simplify
 from .decide.sequential_test import Outcome, outcome
 from .decide.verdict import judge
+from .entry import Entry
 from .explain import LIKELY
 from .gp.kernels import Kernels
 from .gp.posterior import THOROUGH, Posterior
-from .history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
+from .history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from .reach import OUT_OF_REACH, out_of_reach
 from .sampler import CandidateSampler
-from .screen import CHECKS, FAILED, KNOWN, layout_of
 from .spread import FEW_DEGREES, LAUNCH_NOISE, mean
 
 LEAST_SEARCH = 8
@@ -135,7 +136,8 @@ class Plan:
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(history.challengers)
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
-            step = self._screening(history)
+            found = history.screening.next(history.challengers, partial(self._best, history))
+            step = None if found is None else Step(*found)
             node = finals.next_node(history, places) if contested and step is None else None
             if node is not None:
                 return Step(Role.CONTROL, history.baseline, node)
@@ -173,57 +175,7 @@ class Plan:
         position = suggestion.position
         start = Role.START if position in candidates.starts else Role.SEARCH
         role = Role.DEFAULT if position in candidates.defaults else start
-        return Step(
-            Role.RANDOM_WEIGHTS
-            if history.screen.trusted and _may_screen(history, position)
-            else role,
-            position,
-        )
-
-    def _screening(self, history: History) -> Step | None:
-        """Return a launch that random weights need for comparison: the control, or the best with
-        its own weights."""
-        screen = history.screen
-        base = history.baseline
-        random_weights = {e.position: e for e in history.screened}
-        # The failure may come from the random weights: try the real ones.
-        failed = next(
-            (
-                p
-                for p, e in random_weights.items()
-                if not (e.pending or e.measured) and not history.at(p)
-            ),
-            None,
-        )
-        if failed is not None or screen.over or history.pending:
-            return None if failed is None else Step(Role.SEARCH, failed)
-        if base not in random_weights and history.scores(base) and _may_screen(history, base):
-            return Step(Role.RANDOM_WEIGHTS, base)
-        layouts = {
-            p: layout_of(history.configuration(p)) for p in (*random_weights, *history.challengers)
-        }
-        # The layouts that were launched both ways, or failed.
-        both = {p: layouts[p] for p in random_weights if history.at(p)}
-        if not screen.trusted:
-            others = (
-                p
-                for p in history.challengers
-                if _may_screen(history, p) and layouts[p] not in both.values()
-            )
-            return next((Step(Role.RANDOM_WEIGHTS, other) for other in others), None)
-        last = max(e.number for e in history.entries)
-        sure = screen.layouts < KNOWN
-        due = sum(e.number > last for e in history.screened) >= CHECKS[sure]
-        return self._unweighed(history, () if sure else both.values()) if due else None
-
-    def _unweighed(self, history: History, but: Collection[object] = ()) -> Step | None:
-        """Return the launch with real weights of the best candidate without one, preferably of no
-        layout in `but`."""
-        new = [one for one in history.ranked if not history.at(one.position)]
-        chosen = [one.position for one in new if one.layout not in but] or [
-            one.position for one in new
-        ]
-        return Step(Role.SEARCH, self._best(history, chosen)) if chosen else None
+        return Step(history.screening.role(position, role), position)
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
         """Return the first launch of the finals, after the search's launches; before it the best by
@@ -250,12 +202,15 @@ class Plan:
     def _check_of_rank(self, history: History, budget: int) -> Step | None:
         """Return the candidate that ranks above all launched with weights, to launch with its own
         before the finals."""
-        step = self._unweighed(history)
-        if step is None or len(history) >= before_finals(budget, LEAST_FINALS):
+        unchecked = history.screening.unchecked()
+        if not unchecked or len(history) >= before_finals(budget, LEAST_FINALS):
             return None
+        best = self._best(history, unchecked)
         scores = history.adjusted()
         leaders = leaders_of(model_of(self._kernels, scores), scores)
-        return step if self._best(history, [*leaders[:1], step.position]) == step.position else None
+        return (
+            Step(Role.SEARCH, best) if self._best(history, [*leaders[:1], best]) == best else None
+        )
 
     def _finals(self, history: History, places: Sequence[str]) -> Decision:
         searched = history.before_finals()
@@ -345,13 +300,7 @@ class Plan:
             timed = most < history.most_launches
             spec = history.spec
             used = f"{spec.hours:g} hours" if timed else f"{spec.launches} launches"
-            which = "and {} more" if history.screen.over else "{} of them"
-            random_weights = (
-                f" ({which.format(len(history.screened))} with random weights)"
-                if history.screened
-                else ""
-            )
-            return f"the budget of {used} is used{random_weights}{alone}"
+            return f"the budget of {used} is used{history.screening.share}{alone}"
         done = "; the finals are done" if history.of_role(Role.FINAL) else alone
         if searched.exhausted:
             return f"every candidate was tried{done}"
@@ -383,20 +332,6 @@ def leaders_of(model: Posterior, history: History) -> list[int]:
         positions[i]
         for i in descending(means + known * (np.array([mean(mine) for mine in scores]) - means))
     ]
-
-
-def _may_screen(history: History, position: int) -> bool:
-    """Return whether a candidate may have random weights: its engine can, and failed fewer than
-    `FAILED` times so."""
-    items = history.candidates.items
-    failed = [
-        e.position
-        for e in history.screened
-        if not (e.pending or e.measured) and history.scores(e.position)
-    ]
-    engine = items[position].configuration.engine
-    their = [items[p].configuration.engine for p in failed]
-    return engine in history.spec.screened and their.count(engine) < FAILED
 
 
 def _cause_of_all(history: History) -> str | None:

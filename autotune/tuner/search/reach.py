@@ -16,8 +16,9 @@ import numpy as np
 
 from autotune.load.metrics.formulas import Slo
 
+from .entry import Entry
 from .gp.kernels import Kernels
-from .history import Entry, History
+from .history import History
 
 OUT_OF_REACH = "the limits are out of reach: after the launches so far no configuration is expected to come near them"
 """Reason of the end of such a study."""

@@ -15,9 +15,10 @@ from autotune.base import BadInput
 from autotune.engines import Scalar
 
 from .acquisition import Suggestion, suggest
+from .entry import Entry
 from .front import suggest_front
 from .gp.kernels import Kernels
-from .history import Entry, History
+from .history import History
 
 STARTS = "starts"
 """Constraint of every trial that failed to run: violated, so that Optuna's samplers learn from

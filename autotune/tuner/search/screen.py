@@ -14,17 +14,20 @@ little to pay, all further launches have their weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
 from autotune.base.arrays import Floats, floats
-from autotune.engines import Candidate, Configuration, Scalar
+from autotune.engines import Candidate, CandidateSet, Configuration, Scalar
 from autotune.engines.command import RANKS
 
+from ..trial import Role
+from .entry import Entry, by_position
 from .spread import LAUNCH_NOISE
 
 CONTROLS = 2
@@ -42,6 +45,9 @@ WORTH, FAILED = 0.85, 2
 """Largest ratio of the duration of a launch with random weights to one with real weights; failures
 of an engine with random weights, of candidates that ran with real ones, after which it has no more
 such launches."""
+RESERVE = 1
+"""Launches with real weights, before the finals, of the best candidate that has had random weights
+alone."""
 _OVERALL, _EXPERTS, _ENGINE, _OWN = 0.3, 0.2, 0.05, 0.01
 """Standard deviations of the difference: over all candidates; of experts that are spread over many
 GPUs, on which real tokens fall unevenly; and the parts of an engine and a candidate. They are
@@ -49,16 +55,6 @@ choices."""
 _LAYOUT = {0.03: 0.3, 0.06: 0.3, 0.12: 0.2, 0.24: 0.1, 0.48: 0.1}
 """Prior of the standard deviation of a layout's part: its value to its probability, a choice as
 well."""
-
-
-class TimedScore(NamedTuple):
-    """A measured launch: fields of `autotune.tuner.search.history.Entry`, times in seconds."""
-
-    number: int
-    position: int
-    score: float
-    seconds: float
-    start_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +76,12 @@ class Screen:
 
 
 def screen_of(
-    candidates: Sequence[Candidate], entries: Sequence[TimedScore], screened: Sequence[TimedScore]
+    candidates: Sequence[Candidate], entries: Sequence[Entry], screened: Sequence[Entry]
 ) -> Screen:
-    """Judge the `screened` launches, with random weights, by those of the same candidates with real
-    ones."""
-    full, random_weights = (
-        {e.position: [o for o in r if o.position == e.position] for e in r}
-        for r in (entries, screened)
-    )
+    """Judge the measured launches among `screened`, with random weights, by those of the same
+    candidates with real ones."""
+    entries, screened = ([e for e in rows if e.measured] for rows in (entries, screened))
+    full, random_weights = by_position(entries), by_position(screened)
     both = [p for p in random_weights if p in full]
     # The second start of a command finds its kernels compiled: one with random weights is shorter
     # for that as well.
@@ -102,7 +96,8 @@ def screen_of(
     if len(both) < CONTROLS:
         return Screen()
     rank, score = (
-        np.array([fmean(e.score for e in rows[p]) for p in both]) for rows in (random_weights, full)
+        np.array([fmean(e.score for e in rows[p] if e.score is not None) for p in both])
+        for rows in (random_weights, full)
     )
     noise = LAUNCH_NOISE**2 * np.diag([1 / len(random_weights[p]) + 1 / len(full[p]) for p in both])
     odds = []
@@ -152,3 +147,157 @@ def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
         configuration.engine,
         *(configuration.knobs.get(name) for name in (*RANKS, "expert_parallel")),
     )
+
+
+class Observations(NamedTuple):
+    """Scores from which the model learns, with positions: of launches with real weights, then of
+    those that only rank."""
+
+    measured: tuple[tuple[int, float], ...]
+    ranked: tuple[Ranked, ...]
+
+    @property
+    def positions(self) -> list[int]:
+        return [*(p for p, _ in self.measured), *(one.position for one in self.ranked)]
+
+    @property
+    def scores(self) -> list[float]:
+        return [*(s for _, s in self.measured), *(one.score for one in self.ranked)]
+
+    def extra_covariance(self, step: float) -> Floats:
+        """Return the covariance beyond the noise of launches, shape ``(rows, rows)``: of a load
+        search's `step`, and of random weights."""
+        known = len(self.measured)
+        extra = step**2 * np.eye(known + len(self.ranked))
+        if self.ranked:
+            extra[known:, known:] = shared(self.ranked)
+        return floats(extra)
+
+
+@dataclass(frozen=True)
+class Screening:
+    """Launches of a study with random weights, and those still to make.
+
+    Attributes:
+        engines: those whose launches may have random weights.
+        entries: launches with real weights.
+        screened: launches with random ones.
+    """
+
+    engines: Collection[str]
+    candidates: CandidateSet
+    entries: Sequence[Entry]
+    screened: Sequence[Entry]
+
+    @cached_property
+    def result(self) -> Screen:
+        """Return the results so far; over if the study has no such launches."""
+        if not self.engines:
+            return Screen(over="not asked for")
+        last = max((e.number for e in self.screened if e.measured), default=-1)
+        later = (e.number for e in self.entries if e.measured and e.number > last)
+        found = Screen()
+        # Once screening has ended it stays ended.
+        for number in (last, *later):
+            known = [e for e in self.entries if e.number <= number]
+            found = found if found.over else screen_of(self.candidates.items, known, self.screened)
+        return found
+
+    @property
+    def ended(self) -> str:
+        """Return why no more launches have random weights, after some had; else empty."""
+        return self.result.over if self.screened else ""
+
+    @property
+    def useless(self) -> int:
+        """Return the launches that rank nothing, which take none of the budget."""
+        return len(self.screened) if self.result.over else 0
+
+    @property
+    def reserve(self) -> int:
+        """Return the launches to keep for `unchecked` candidates before the finals."""
+        return RESERVE if self.result.trusted else 0
+
+    @property
+    def share(self) -> str:
+        """Return the share of the launches that had random weights, in brackets; empty for none."""
+        if not self.screened:
+            return ""
+        count = len(self.screened)
+        which = f"and {count} more" if self.result.over else f"{count} of them"
+        return f" ({which} with random weights)"
+
+    @cached_property
+    def ranked(self) -> tuple[Ranked, ...]:
+        """Return the launches that the search uses."""
+        return tuple(
+            Ranked(e.position, e.score, self._layout(e.position), self.result.layouts)
+            for e in self.screened
+            if e.score is not None and self.result.trusted
+        )
+
+    @property
+    def used(self) -> frozenset[int]:
+        """Return the candidates that need no other launch with random weights."""
+        running = (e.position for e in self.screened if e.pending)
+        return frozenset((*running, *(one.position for one in self.ranked)))
+
+    def role(self, position: int, usual: Role) -> Role:
+        """Return the role of a candidate's launch in the search."""
+        return Role.RANDOM_WEIGHTS if self.result.trusted and self._may(position) else usual
+
+    def unchecked(self, but: Collection[object] = ()) -> list[int]:
+        """Return the candidates known by their rank alone, those of no layout in `but` if there are
+        any."""
+        new = [one for one in self.ranked if one.position not in self._full]
+        return [one.position for one in new if one.layout not in but] or [
+            one.position for one in new
+        ]
+
+    def next(
+        self, challengers: Sequence[int], best: Callable[[list[int]], int]
+    ) -> tuple[Role, int] | None:
+        """Return role and candidate of a launch for comparison: the control, or the `best` with its
+        own weights."""
+        base, full = self.candidates.baseline, self._full
+        random_weights = {e.position: e for e in self.screened}
+        # The failure may come from the random weights: try the real ones.
+        for position, entry in random_weights.items():
+            if not (entry.pending or entry.measured or position in full):
+                return Role.SEARCH, position
+        if self.result.over or any(e.pending for e in (*self.entries, *self.screened)):
+            return None
+        if base not in random_weights and self._ran(base) and self._may(base):
+            return Role.RANDOM_WEIGHTS, base
+        # The layouts that were launched both ways, or failed.
+        both = {self._layout(p) for p in random_weights if p in full}
+        if not self.result.trusted:
+            others = (p for p in challengers if self._may(p) and self._layout(p) not in both)
+            return next(((Role.RANDOM_WEIGHTS, other) for other in others), None)
+        last = max(e.number for e in self.entries)
+        sure = self.result.layouts < KNOWN
+        due = sum(e.number > last for e in self.screened) >= CHECKS[sure]
+        unchecked = self.unchecked(() if sure else both) if due else []
+        return (Role.SEARCH, best(unchecked)) if unchecked else None
+
+    @cached_property
+    def _full(self) -> Mapping[int, list[Entry]]:
+        return by_position(self.entries)
+
+    def _ran(self, position: int) -> bool:
+        return any(e.measured for e in self._full.get(position, ()))
+
+    def _layout(self, position: int) -> tuple[Scalar, ...]:
+        return layout_of(self.candidates.items[position].configuration)
+
+    def _may(self, position: int) -> bool:
+        """Return whether a candidate may have random weights: its engine can, and failed fewer than
+        `FAILED` times so."""
+        items = self.candidates.items
+        failed = [
+            items[e.position].configuration.engine
+            for e in self.screened
+            if not (e.pending or e.measured) and self._ran(e.position)
+        ]
+        engine = items[position].configuration.engine
+        return engine in self.engines and failed.count(engine) < FAILED

@@ -17,7 +17,7 @@ from autotune.engines import Candidate, CandidateSet, Command
 from ..study.recommendation import Explanation
 from ..study.results import RESULTS, Lock, Results, recount_finals
 from ..study.spec import StudySpec
-from ..trial import Launch, Role, Trial, measured, retry_of
+from ..trial import Launch, Role, Trial, retry_of
 from . import SAMPLERS
 from .acquisition import model_of
 from .decide.finals import wants_answers
@@ -167,11 +167,8 @@ class Study:
         judgement = judge(history)
         with one_thread():
             # Effects of knobs are measured with real weights; all launches rank what may be better.
-            alone = replace(history, screened=())
-            rows = measured(self.launches)
-            found = explain(
-                alone, rows, model_of(self._kernels, alone, THOROUGH), judgement, no_effect_of
-            )
+            alone = model_of(self._kernels, history.without_ranks(), THOROUGH)
+            found = explain(history, self.launches, alone, judgement, no_effect_of)
             model = model_of(self._kernels, history)
             if judgement.winner is None:
                 return found

@@ -12,7 +12,7 @@ from autotune.load.metrics.table import METRICS
 from autotune.node.fit.reading import LeftOut, MeasuredRow, Reading, checked_metrics, table_rows
 from autotune.node.resolve_command import resolve_for
 
-from ..trial import Launch, State
+from ..trial import Launch
 from .home import Home, library_of
 from .loads import workload_of
 from .results import RESULTS
@@ -106,12 +106,9 @@ def _rows_of_launch(
 
 
 def _unusable(launch: Launch) -> str:
+    if reason := launch.without_meaning:
+        return reason
     failure = launch.result.failure
-    if launch.ranks_only:
-        return "its weights were random"
-    if launch.result.state is State.INVALID:
-        message = f" ({failure.message})" if failure else ""
-        return f"its measurement is invalid{message}"
     if failure is not None and not failure.blames_the_configuration:
         return f"its failure does not depend on the configuration ({failure.kind.value})"
     external = "".join(launch.trial.command.argv[:1]).startswith("external:")

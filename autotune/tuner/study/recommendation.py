@@ -17,7 +17,9 @@ from autotune.engines.promises import GivenUp
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics
 
-from ..trial import Launch, Speculation
+from ..trial import CommandRole, Interval, Launch, Side, Speculation
+from . import timeline
+from .spec import StudySpec
 
 SCHEMA = 1
 
@@ -32,12 +34,6 @@ EXTERNAL = "external:"
 SERVED = ("kv_cache_tokens", "longest_request_tokens", "odds_of_starting")
 """Figures of launches about the longest request."""
 _PREDICTED = {Evidence.SIMULATED: "in the simulation", Evidence.EMULATED: "on the emulated node"}
-
-Interval = tuple[float, float]
-"""The two ends of an interval."""
-Side = Literal["baseline", "recommended"]
-CommandRole = Literal[Side, "next best"]
-"""Role of a command in the study that predicted it."""
 
 
 class Verdict(StrEnum):
@@ -193,6 +189,34 @@ class StudyCost(_Value):
     gpu_hours: float | None
     gpu_hour_price: float | None
     cost: float | None
+
+    @classmethod
+    def of(cls, spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
+        """Return the hours of all launches, in money; None where no time is known.
+
+        Node-hours are those in which a launch ran on a node, whatever part of its GPUs it had: what
+        is rented. GPU-hours, and with them the money, are those of the GPUs that launches had.
+        """
+        # A launch for which no GPUs were reserved had all of the study's.
+        gpus = (min(spec.gpus, len(launch.result.gpu_ids)) or spec.gpus for launch in launches)
+        gpu_hours = (
+            sum(n * launch.result.seconds for n, launch in zip(gpus, launches, strict=True)) / 3600
+        )
+        if not gpu_hours:
+            return None
+        random_weights = [launch for launch in launches if launch.ranks_only]
+        hours, random_hours = (timeline.node_s(rows) / 3600 for rows in (launches, random_weights))
+        by_fidelity = {"full": hours - random_hours, "random_weights": random_hours}
+        return cls(node_hours=hours, node_hours_by_fidelity=by_fidelity, **spec.bill(gpu_hours))
+
+    @property
+    def of_which(self) -> str:
+        """Return the node-hours of launches with random weights, to end a clause; empty for
+        none."""
+        hours = self.node_hours_by_fidelity.get("random_weights")
+        if not hours:
+            return ""
+        return f", {readable.number(hours)} node-hours of them for launches with random weights"
 
     @property
     def in_money(self) -> str:

@@ -25,7 +25,6 @@ RESULTS = "results.jsonl"
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """Errors of a file lock held by another process (flock(2); fcntl(2) on network file systems)."""
-_RANDOM = "random_weights"
 _OPTIONAL = ("servers", "bound_node", "ladder", "retry")
 """Keys of a trial that its row omits if they are empty."""
 
@@ -35,8 +34,7 @@ def row_of(launch: Launch) -> dict[str, Any]:
     trial = launch.trial
     row = {
         "number": trial.number,
-        "role": Role.SEARCH if trial.role is Role.RANDOM_WEIGHTS else trial.role,
-        "fidelity": _RANDOM if trial.role is Role.RANDOM_WEIGHTS else "full",
+        **trial.role.to_json(),
         "engine": trial.configuration.engine,
         "engine_version": trial.engine_version,
         "config": dict(trial.configuration.knobs),
@@ -58,7 +56,7 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
     shape."""
     trial = {
         **row,
-        "role": Role.RANDOM_WEIGHTS if row.get("fidelity") == _RANDOM else row["role"],
+        "role": Role.from_json(row),
         "configuration": {"engine": row["engine"], "knobs": row["config"]},
         "command": {**row, "argv": row["argv"][len(row.get("container", ())) :]},
         "node": row.get("bound_node", ""),

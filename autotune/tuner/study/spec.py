@@ -21,8 +21,7 @@ from autotune.load.capacity.goal import LoadGoal
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, Rent
 
-from ..trial import Role
-from .recommendation import CommandRole, Interval
+from ..trial import CommandRole, Interval, Role
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

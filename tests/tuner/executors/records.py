@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from autotune.tuner.search.timeline import covered_s
+from autotune.tuner.study.timeline import covered_s
 
 Row = dict[str, Any]
 

@@ -18,8 +18,9 @@ from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.library import Library
 from autotune.load.metrics.formulas import Slo
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Prior
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.study import Study
 from autotune.tuner.study.spec import EngineChoice, StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult

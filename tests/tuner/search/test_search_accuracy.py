@@ -22,7 +22,8 @@ from autotune.tuner.accuracy.check import Gate, TaskFile
 from autotune.tuner.executors import LocalExecutor
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.decide.finals import suspected, wants_answers
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.entry import Entry
+from autotune.tuner.search.history import History
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Accuracy, Launch, Role, State, Trial, TrialResult

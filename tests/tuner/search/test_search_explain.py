@@ -19,10 +19,11 @@ from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.load.metrics.formulas import Slo
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.decide.verdict import Gain
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.explain import contributions
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.gp.posterior import Posterior
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.spread import Spread
 from autotune.tuner.study.recommendation import Contribution, NoEffect, Recommendation, Verdict
 from autotune.tuner.study.spec import StudySpec

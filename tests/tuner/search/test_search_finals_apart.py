@@ -12,8 +12,9 @@ from autotune.engines.enumeration import CandidateSet
 from autotune.tuner.search.acquisition import Suggestion
 from autotune.tuner.search.decide.finals import next_control_node
 from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.plan import Plan, Step
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.study.recommendation import Verdict

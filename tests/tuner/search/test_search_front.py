@@ -14,6 +14,7 @@ from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.acquisition import suggest
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.front import (
     dominated,
     expected_growth,
@@ -22,7 +23,7 @@ from autotune.tuner.search.front import (
     suggest_front,
 )
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.trial import Launch, Role
 from tests.tuner.search.search_landscapes import evaluate, make_spec, opened, play, ridge, small
 

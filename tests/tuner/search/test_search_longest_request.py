@@ -14,7 +14,8 @@ from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.promises import Promised
 from autotune.tuner.recommend import recommend
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.entry import Entry
+from autotune.tuner.search.history import History
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.results import launch_of, row_of
 from autotune.tuner.trial import Launch, Role, Trial

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from autotune.tuner.search.decide import finals
 from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.nodes import additive_spread, contrast, node_offsets
 from autotune.tuner.search.plan import Plan, Step, Wait
 from autotune.tuner.search.sampler import CandidateSampler

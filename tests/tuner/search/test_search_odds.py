@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from autotune.tuner.search.acquisition import model_of
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.explain import contributions, regret
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.spread import Effect, Spread
 from autotune.tuner.trial import Role
 from tests.tuner.search.search_landscapes import make_spec, small

@@ -18,8 +18,9 @@ from autotune.engines.failure import Failure, FailureKind
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.budget import LEAST_FINALS, before_finals, search_ends
 from autotune.tuner.search.decide.simplify import difference, drop_coin_tosses
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.posterior import Posterior
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.spread import Effect
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.spec import StudySpec

@@ -28,11 +28,12 @@ from autotune.tuner.search.acquisition import (
     suggest,
     untried_neighbours,
 )
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.explain import learned_figures, regret
 from autotune.tuner.search.feasibility import p_starts
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior, UnsureFigure, one_thread
 from autotune.tuner.search.gp.posterior import Hyperparameters, HyperPrior, Posterior, sample
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.trial import Role
 from tests.tuner.search.search_landscapes import grid, history_of, make_spec, ridge, scores, small
 

@@ -17,7 +17,8 @@ from autotune.load.metrics.formulas import Slo
 from autotune.outputs.report.sentences import promises
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.decide.verdict import judge
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.entry import Entry
+from autotune.tuner.search.history import History
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.trial import Launch, Role
 from tests.tuner.search.search_landscapes import Throughput, evaluate, make_spec, opened, play

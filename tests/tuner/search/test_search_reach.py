@@ -11,8 +11,9 @@ import pytest
 from autotune.base.evidence import Evidence
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo
 from autotune.load.metrics.table import Rent
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, Prior
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.plan import Plan, Stop, Wait
 from autotune.tuner.search.reach import LEAST, out_of_reach, times
 from autotune.tuner.search.sampler import CandidateSampler

@@ -12,8 +12,9 @@ from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search import SAMPLERS
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, squared_distances
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.trial import Launch, Role
 from tests.tuner.search.search_landscapes import (

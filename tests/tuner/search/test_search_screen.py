@@ -20,11 +20,12 @@ from autotune.tuner.recommend import recommend
 from autotune.tuner.replay.table import read_table
 from autotune.tuner.search import objective
 from autotune.tuner.search.decide.verdict import best_so_far
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import History
 from autotune.tuner.search.priors.sources import sources_of
-from autotune.tuner.search.screen import Ranked, TimedScore, layout_of, screen_of, shared
+from autotune.tuner.search.screen import Ranked, layout_of, screen_of, shared
 from autotune.tuner.search.study import Study
 from autotune.tuner.study.results import launch_of, read_launches, row_of
 from autotune.tuner.study.spec import StudySpec
@@ -167,7 +168,9 @@ def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) ->
         in recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
     )
     history = History.from_launches(spec, GRID, launches)
-    assert not history.ranked, "what was ranked before the control ended it counts for nothing"
+    assert not history.screening.ranked, (
+        "what was ranked before the control ended it counts for nothing"
+    )
     assert len(cheap(launches)) < 10
     assert len(launches) == spec.launches + len(cheap(launches)), (
         "and takes no launch of the budget"
@@ -195,8 +198,11 @@ def test_four_pairs_of_launches_must_rank_better_than_three(
 ) -> None:
     """What three pairs do not tell from noise ends the screen once four show it."""
     items = [Candidate(Configuration("vllm", {"tensor_parallel": tp}), "0.11") for tp, _ in LAYOUTS]
-    full = [TimedScore(n, n, 0.0, 300.0, 200.0) for n in range(pairs)]
-    cheap = [TimedScore(10 + n, n, moved * LAYOUTS[n][1], 100.0, 20.0) for n in range(pairs)]
+    full = [Entry(n, Role.SEARCH, n, 0.0, seconds=300.0, start_s=200.0) for n in range(pairs)]
+    cheap = [
+        Entry(10 + n, Role.RANDOM_WEIGHTS, n, moved * LAYOUTS[n][1], seconds=100.0, start_s=20.0)
+        for n in range(pairs)
+    ]
     found = screen_of(items, full, cheap)
     assert ("rank badly" in found.over) is ends
     assert found.trusted is not ends

@@ -21,9 +21,10 @@ from autotune.tuner.search.decide.simplify import (
     odds_shown,
     subsets_towards_default,
 )
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.tuner.search.gp.posterior import Posterior
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.study.recommendation import COIN_TOSS
 from autotune.tuner.trial import Role
 from tests.tuner.search.search_landscapes import make_spec

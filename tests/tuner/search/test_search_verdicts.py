@@ -23,9 +23,10 @@ from autotune.tuner.search.decide import sequential_test as sequential
 from autotune.tuner.search.decide.finals import looks
 from autotune.tuner.search.decide.sequential_test import Look, Outcome
 from autotune.tuner.search.decide.verdict import judge
+from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.gp.posterior import Posterior
-from autotune.tuner.search.history import Entry, History
+from autotune.tuner.search.history import History
 from autotune.tuner.search.plan import Plan, Step, Stop, leaders_of
 from autotune.tuner.search.sampler import CandidateSampler
 from autotune.tuner.search.spread import Spread

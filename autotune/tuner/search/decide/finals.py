@@ -30,7 +30,8 @@ from autotune.engines import Scalar
 from ...study.spec import StudySpec
 from ...trial import Launch, Role, Trial
 from ..budget import DRIFT, capacity, lead
-from ..history import MAX_UNINFORMATIVE, Entry, History
+from ..entry import Entry
+from ..history import MAX_UNINFORMATIVE, History
 from ..nodes import NodeScore, contrast, planned
 from ..spread import Spread, mean
 from . import sequential_test as sequential

@@ -27,7 +27,7 @@ from ...replay.table import read_table
 from ...study.home import library_of
 from ...study.results import RESULTS, parse_rows
 from ...study.spec import StudySpec
-from ...trial import Launch, State, measured
+from ...trial import Launch, State
 from ..feasibility import p_starts
 from ..gp.kernels import Encoding, Kernels, Prior, one_thread
 from ..gp.posterior import Posterior
@@ -177,8 +177,7 @@ def _read(path: Path, spec: StudySpec) -> Source:
 
 
 def _launches(file: Path) -> list[Launch]:
-    """Return the launches of a ``results.jsonl`` with real weights; a torn last line (a running
-    study) is skipped."""
+    """Return the launches of a ``results.jsonl``; a torn last line (a running study) is skipped."""
     try:
         rows = parse_rows(file, file.read_bytes())
     except OSError as error:
@@ -186,7 +185,7 @@ def _launches(file: Path) -> list[Launch]:
         raise BadInput(f"--from {file}: {problem}") from error
     if rows.torn and not rows.launches:
         raise rows.torn
-    return measured(rows.launches)
+    return rows.launches
 
 
 def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
@@ -205,10 +204,12 @@ def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
     failed."""
     configuration = launch.trial.configuration
     result = launch.result
+    if launch.without_meaning:
+        return []
     if result.state is State.FAILED:
         blamed = result.failure is None or result.failure.blames_the_configuration
         return [Lesson(configuration, None)] if blamed else []
-    score = None if result.state is not State.COMPLETE else _score(spec, result.metrics)
+    score = _score(spec, result.metrics)
     return [] if score is None else [Lesson(configuration, score)]
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.base import Evidence
 
-from ..study.spec import node_of_place
 from ..trial import Launch
+from .spec import node_of_place
 
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
 
