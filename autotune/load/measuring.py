@@ -636,9 +636,6 @@ def measure(
         if not point.arrival.open_loop:
             streams = int(point.in_flight)
             allow_open_files(math.ceil(streams / (options.workers or workers_for(streams))))
-    drawn = [
-        workload.draw(position, seed, options.tokenizer) for position in range(len(workload.points))
-    ]
     prompts = Prompts(
         model,
         options.endpoint,
@@ -647,35 +644,49 @@ def measure(
         options.as_text,
         workload.streaming,
     )
+    tasks = [
+        WorkerTask(
+            target,
+            prompts,
+            workload.draw(position, seed, options.tokenizer),
+            PromptKey(workload.name, position, seed),
+            options.timeouts,
+        )
+        for position in range(len(workload.points))
+    ]
     loads: list[LoadResult] = []
     warm_up = _WarmUp(options)
     with Workers() as workers:
-        for position, (point, requests) in enumerate(zip(workload.points, drawn, strict=True)):
-            key = PromptKey(workload.name, position, seed)
-            task = WorkerTask(target, prompts, requests, key, options.timeouts)
+        for task, point in zip(tasks, workload.points, strict=True):
             if not warm_up.answered(task, workers):
                 break
-            on_progress = partial(options.on_progress, point.label)
-            discarded: list[tuple[int, str]] = []
-            for attempt, count in enumerate(workers.counts(requests, options.workers)):
-                cache_before = options.cache.begin()
-                drafts_before = options.drafts()
-                with Meter(options.power) as meter:
-                    attempted = task._replace(key=key._replace(attempt=attempt))
-                    log, clients = workers.send(attempted, count, on_progress)
-                bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
-                cache = options.cache.report(requests, log, *cache_before)
-                drafts_after = None if cache.partial else options.drafts()
-                drafts = DraftUse.between(drafts_before, drafts_after)
-                energy = meter.steady_energy(log.records)
-                load = LoadResult(point, log, clients, bound, cache, drafts, energy, options.slos)
-                if not bound or not all(outcome.ok for outcome in log.outcomes):
-                    break  # where requests failed the server, not the client, is to blame
-                discarded.append((count, bound))
-            else:
-                discarded.pop()  # the last try is the result, although the client did not keep up
-            loads.append(load._replace(discarded=tuple(discarded)))
+            loads.append(_sent(task, point, workers, options))
     return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, target.balancing())
+
+
+def _sent(task: WorkerTask, point: LoadPoint, workers: Workers, options: LoadOptions) -> LoadResult:
+    """Send a load point, again by more workers where the client does not keep up."""
+    requests = task.requests
+    on_progress = partial(options.on_progress, point.label)
+    discarded: list[tuple[int, str]] = []
+    for attempt, count in enumerate(workers.counts(requests, options.workers)):
+        cache_before = options.cache.begin()
+        drafts_before = options.drafts()
+        with Meter(options.power) as meter:
+            attempted = task._replace(key=task.key._replace(attempt=attempt))
+            log, clients = workers.send(attempted, count, on_progress)
+        bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
+        cache = options.cache.report(requests, log, *cache_before)
+        drafts_after = None if cache.partial else options.drafts()
+        drafts = DraftUse.between(drafts_before, drafts_after)
+        energy = meter.steady_energy(log.records)
+        load = LoadResult(point, log, clients, bound, cache, drafts, energy, options.slos)
+        if not bound or not all(outcome.ok for outcome in log.outcomes):
+            break  # where requests failed the server, not the client, is to blame
+        discarded.append((count, bound))
+    else:
+        discarded.pop()  # the last try is the result, although the client did not keep up
+    return load._replace(discarded=tuple(discarded))
 
 
 @dataclass

@@ -60,7 +60,8 @@ from autotune.engines.promises import admitted
 from autotune.engines.report_back import compare, parse_reported, settings
 from autotune.engines.serving import ResolvedSource
 from autotune.load.client.target import Target
-from autotune.load.measuring import LoadOptions, Measurement, send
+from autotune.load.load import Load
+from autotune.load.measuring import LoadOptions, Measurement, ReadPower, send
 from autotune.load.metrics.table import Metrics
 from autotune.load.prefix_cache import DraftReader, PrefixCache, accepted_by_events
 from autotune.load.request_file import requests_path, write_requests
@@ -403,29 +404,16 @@ class ServerEvaluator:
         """
         metrics: dict[str, Metrics] = {}
         complete = TrialResult(State.COMPLETE, self.backend.evidence, metrics=metrics)
-        target = Target.parse(server.url, server.api_key)
-        power = node.meter(gpus_of(trial.configuration, self.spec.gpus))
         loads = loads_of(self.spec, trial, self.library, self.backend.looks)
+        drafted = trial.configuration.knobs.get("speculative_tokens")
+        power = node.meter(gpus_of(trial.configuration, self.spec.gpus))
         for load in loads:
             self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))
-            with measured(times_s, "load"), ServerClient(target) as client:
-                options = LoadOptions(
-                    api_key=server.api_key,
-                    vocabulary=self.spec.model.architecture.vocab_size,
-                    cache=PrefixCache.for_engines(client, [card], trial.engine_version),
-                    drafts=DraftReader(client, [card], trial.engine_version),
-                    power=power,
-                    slos=self.spec.request_limits,
-                    warm_up=not load.rung,
-                )
-                try:
-                    measurement = send(server.url, server.model, load, options)
-                except ClientFailed as error:
-                    return self._broken(f"{load.study_name}: {error}")
-            times_s["load"] -= measurement.warm_up_s
-            times_s["warmup"] += measurement.warm_up_s
+            try:
+                measurement = self._send(load, server, card, trial.engine_version, power, times_s)
+            except ClientFailed as error:
+                return self._broken(f"{load.study_name}: {error}")
             # Without the engine's draft counters, use the client's.
-            drafted = trial.configuration.knobs.get("speculative_tokens")
             accepted = accepted_by_events([one.log for one in measurement.logs]) if drafted else {}
             load.add(metrics, {**accepted, **measurement.metrics}, measurement.invalid)
             try:
@@ -435,12 +423,7 @@ class ServerEvaluator:
                     f"The measurements cannot be stored in {folder}: {error.strerror or error}."
                 )
             if measurement.invalid and not load.rung:
-                problem = f"{load.study_name}: {measurement.invalid}"
-                return replace(
-                    complete,
-                    state=State.INVALID,
-                    failure=Failure(FailureKind.INFRASTRUCTURE, problem),
-                )
+                return _invalid(complete, f"{load.study_name}: {measurement.invalid}")
             if measurement.failure and not measurement.invalid:
                 return self._refused(server, f"{load.study_name}: {measurement.failure}")
             if measurement.died and len(loads) == 1 and not trial.wants_answers:
@@ -452,7 +435,33 @@ class ServerEvaluator:
             return complete
         self.notify(Stage(trial.number, "checking its answers"))
         with measured(times_s, "load"):
-            return self._answers(server, trial, target, complete)
+            return self._answers(server, trial, complete)
+
+    def _send(
+        self,
+        load: Load,
+        server: Server,
+        card: EngineCard,
+        version: str,
+        power: ReadPower | None,
+        times_s: dict[str, float],
+    ) -> Measurement:
+        """Send a load; raises `ClientFailed`."""
+        target = Target.parse(server.url, server.api_key)
+        with measured(times_s, "load"), ServerClient(target) as client:
+            options = LoadOptions(
+                api_key=server.api_key,
+                vocabulary=self.spec.model.architecture.vocab_size,
+                cache=PrefixCache.for_engines(client, [card], version),
+                drafts=DraftReader(client, [card], version),
+                power=power,
+                slos=self.spec.request_limits,
+                warm_up=not load.rung,
+            )
+            measurement = send(server.url, server.model, load, options)
+        times_s["load"] -= measurement.warm_up_s
+        times_s["warmup"] += measurement.warm_up_s
+        return measurement
 
     def _broken(self, problem: str) -> TrialResult:
         return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
@@ -463,9 +472,7 @@ class ServerEvaluator:
             server.failure(within_s=DEATH_S) or Failure(FailureKind.LOAD_ERRORS, problem)
         )
 
-    def _answers(
-        self, server: Server, trial: Trial, target: Target, complete: TrialResult
-    ) -> TrialResult:
+    def _answers(self, server: Server, trial: Trial, complete: TrialResult) -> TrialResult:
         """Store the answers of a measured server for the check.
 
         Raises `BadInput` where the user's command or task file fails on the very first launch, the
@@ -474,17 +481,14 @@ class ServerEvaluator:
         try:
             check = check_of_study(self.spec)
             assert check is not None
+            target = Target.parse(server.url, server.api_key)
             return replace(complete, answers=timed(check, target, server.model))
         except NoAnswers as error:
             return self._refused(server, f"check of answers: {error}")
         except BadInput as error:
             if trial.number == 0:
                 raise
-            return replace(
-                complete,
-                state=State.INVALID,
-                failure=Failure(FailureKind.INFRASTRUCTURE, str(error)),
-            )
+            return _invalid(complete, str(error))
 
     def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
         """Write the result of one load next to the log, and its requests to a separate file."""
@@ -501,6 +505,12 @@ class ServerEvaluator:
         write_atomically(
             path, json.dumps({**about, **measurement.to_json(), "requests_file": requests.name})
         )
+
+
+def _invalid(complete: TrialResult, problem: str) -> TrialResult:
+    """Return a result whose figures say nothing of the configuration."""
+    failure = Failure(FailureKind.INFRASTRUCTURE, problem)
+    return replace(complete, state=State.INVALID, failure=failure)
 
 
 def _is_blameless(result: TrialResult) -> bool:

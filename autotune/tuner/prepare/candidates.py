@@ -151,14 +151,7 @@ def prepare(
     excluded: list[Exclusion] = []
     notes = list(own.notes)
     heavy, plans = "", MemoryPlans(spec, library)
-    loads = [load_workload(name, library) for name in spec.sent]
-    known = loads if spec.load.fixed else []
-    in_study = replace(
-        context_of(spec, "", library),
-        concurrency=max((load.concurrency for load in known), default=math.inf),
-        tokens_in_flight=max((load.tokens_in_flight for load in known), default=math.inf),
-        shares_prefixes=any(load.shares_prefixes for load in loads),
-    )
+    in_study = _context(spec, library)
     for choice in spec.engines:
         here = spec.installed.get(choice.name)
         lacking = here.lacking if here is not None else ()
@@ -185,12 +178,7 @@ def prepare(
             excluded.append(Exclusion(engine=kind.name, reason=reason))
     if not spaces:
         check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
-        engines = {
-            e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason)
-            for e in excluded
-        }
-        why = "; ".join(f"{names}: {reason}" for reason, names in engines.items())
-        raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {why}")
+        raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {_reasons(excluded)}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     baseline, command = _baseline(spec, library, own, spaces, anywhere=anywhere)
@@ -205,6 +193,26 @@ def prepare(
     )
     _check_commands(prepared)
     return prepared
+
+
+def _context(spec: StudySpec, library: Library) -> Context:
+    """Return what engines' expressions see of a study and its workloads."""
+    loads = [load_workload(name, library) for name in spec.sent]
+    known = loads if spec.load.fixed else []
+    return replace(
+        context_of(spec, "", library),
+        concurrency=max((load.concurrency for load in known), default=math.inf),
+        tokens_in_flight=max((load.tokens_in_flight for load in known), default=math.inf),
+        shares_prefixes=any(load.shares_prefixes for load in loads),
+    )
+
+
+def _reasons(excluded: Sequence[Exclusion]) -> str:
+    """List the reasons of exclusions, each with its engines."""
+    engines: dict[str, list[str]] = {}
+    for one in excluded:
+        engines.setdefault(one.reason, []).append(one.engine)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in engines.items())
 
 
 def _searched(
