@@ -26,7 +26,7 @@ from autotune.tuner.study.spec import EngineChoice, StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial
 
 LIBRARY = Library()
-RANDOM, TEXT = "random:64:120:48", "prose:48"
+RANDOM, TEXT = "random:64:120:8", "prose:8"
 GLM, V32 = "GLM-5.2-FP8", "DeepSeek-V3.2"
 FORCED_TRTLLM = "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"
 
