@@ -254,14 +254,14 @@ def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
     folder = home / "studies" / "demo"
     assert (
-        autotune("report", "demo", home=home, fresh=True).out.strip()
+        autotune("report", "demo", home=home).out.strip()
         == (folder / "report.md").read_text().strip()
     )
     assert (
-        autotune("export", "demo", "--to", "shell", home=home, fresh=True).out.strip()
+        autotune("export", "demo", "--to", "shell", home=home).out.strip()
         == (folder / "serve.sh").read_text().strip()
     )
-    listed = autotune("list", "--json", home=home, fresh=True).json
+    listed = autotune("list", "--json", home=home).json
     assert [(row["study"], row["verdict"], row["evidence"]) for row in listed] == [
         ("demo", "better", "simulated")
     ]

@@ -21,14 +21,15 @@ from autotune.outputs.tracking.content import outcome_tags
 from autotune.tuner.backends import backend_named
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.options import RegressOptions, VerifyOptions
+from autotune.tuner.study.recommendation import Regression
 from autotune.tuner.study.results import RESULTS, Results, read_launches
 from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
-from autotune.tuner.verify import Comparison, verification
+from autotune.tuner.verify import verification
 from autotune.verify import regress
 from tests import small_study
 from tests.engines.stand_ins import install, rows
 from tests.product.cli import autotune, new_home
-from tests.run.test_regress import Node, done_of, study
+from tests.run.test_regress import Node, compare, done_of, study
 from tests.servers.docker.settings import docker
 from tests.weight_files import cache, shards
 
@@ -105,31 +106,45 @@ def made_on(backend: str) -> Node:
     )
 
 
+def first_comparison(home: Home, backend: str, programs: dict[str, str]) -> Regression:
+    node = made_on(backend)
+    found = compare(home, asked(backend, programs), node)
+    assert len(node.made) == found.launches == 4, "no launch is taken over"
+    assert found.evidence is EVIDENCE[backend]
+    assert found.commands[0].change_percent == pytest.approx(100 * (node.factor[NEW] - 1), abs=8)
+    return found
+
+
+@pytest.fixture(scope="module")
+def compared(
+    tmp_path_factory: pytest.TempPathFactory, machine: dict[str, str]
+) -> dict[str, tuple[Home, Regression]]:
+    """A study with one comparison, by its backend: to be copied."""
+    found = {}
+    for backend in COMPARING:
+        home = study(tmp_path_factory.mktemp(backend))
+        found[backend] = (home, first_comparison(home, backend, machine))
+    return found
+
+
+def copy_of(home: Home, folder: Path) -> Home:
+    return Home(Path(shutil.copytree(home.path, folder / "copy")))
+
+
 @pytest.mark.parametrize(("first", "second"), list(permutations(COMPARING, 2)))
 def test_a_comparison_on_another_backend_launches_again_and_tells_its_own_evidence(
-    tmp_path: Path, machine: dict[str, str], first: str, second: str
+    tmp_path: Path,
+    machine: dict[str, str],
+    compared: dict[str, tuple[Home, Regression]],
+    first: str,
+    second: str,
 ) -> None:
-    home = study(tmp_path)
-    found = {}
-    for backend in (first, second):
-        node = made_on(backend)
-        found[backend] = Comparison(
-            home, home.spec("s"), done_of(home), asked(backend, machine), silent
-        ).run(node)
-        assert len(node.made) == found[backend].launches == 4, "no launch is taken over"
-        assert found[backend].evidence is EVIDENCE[backend]
-        assert found[backend].commands[0].change_percent == pytest.approx(
-            100 * (node.factor[NEW] - 1), abs=8
-        )
+    home = copy_of(compared[first][0], tmp_path)
+    found = {first: compared[first][1], second: first_comparison(home, second, machine)}
     assert found[second].commands[0].change_percent != found[first].commands[0].change_percent
     for backend in (first, second):
         again = made_on(backend)
-        assert (
-            Comparison(home, home.spec("s"), done_of(home), asked(backend, machine), silent).run(
-                again
-            )
-            == found[backend]
-        )
+        assert compare(home, asked(backend, machine), again) == found[backend]
         assert not again.made, "its own launches are taken up"
     folders = [path.parent for path in home.study_folder("s").glob("regress/*/regress.json")]
     assert sorted(path.name for path in folders) == [NEW, f"{NEW}-{second}"]
@@ -139,19 +154,23 @@ def test_a_comparison_on_another_backend_launches_again_and_tells_its_own_eviden
     assert {one.evidence for one in home.regressions("s")} == {EVIDENCE[first], EVIDENCE[second]}
 
 
-@pytest.mark.parametrize("first", COMPARING)
+@pytest.mark.parametrize("first", [None, *COMPARING])
 @pytest.mark.parametrize("second", ["external", "replay"])
 def test_what_launches_no_version_is_refused_beside_and_before_any_other(
-    tmp_path: Path, machine: dict[str, str], first: str, second: str
+    tmp_path: Path,
+    machine: dict[str, str],
+    compared: dict[str, tuple[Home, Regression]],
+    first: str | None,
+    second: str,
 ) -> None:
-    home, node = study(tmp_path), made_on(first)
-    for _ in range(2):
-        with pytest.raises(BadInput, match="launches no version"):
-            regress(home, asked(second, machine), silent, made_on(first))
-        found = Comparison(home, home.spec("s"), done_of(home), asked(first, machine), silent).run(
-            node
-        )
-    assert (found.evidence, len(node.made)) == (EVIDENCE[first], 4)
+    home = copy_of(compared[first][0], tmp_path) if first else study(tmp_path)
+    node = made_on(first or "simulator")
+    with pytest.raises(BadInput, match="launches no version"):
+        regress(home, asked(second, machine), silent, node)
+    found = compare(home, asked(first or "simulator", machine), node)
+    assert (found.evidence, len(node.made)) == (
+        (EVIDENCE[first], 0) if first else (Evidence.SIMULATED, 4)
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,17 +178,16 @@ def test_what_launches_no_version_is_refused_beside_and_before_any_other(
     [pair for pair in permutations(COMPARING, 2) if {*pair} != {"process", "docker"}],
 )
 def test_launches_of_an_earlier_release_are_told_by_their_evidence(
-    tmp_path: Path, machine: dict[str, str], first: str, second: str
+    tmp_path: Path,
+    machine: dict[str, str],
+    compared: dict[str, tuple[Home, Regression]],
+    first: str,
+    second: str,
 ) -> None:
-    home = study(tmp_path)
-    Comparison(home, home.spec("s"), done_of(home), asked(first, machine), silent).run(
-        made_on(first)
-    )
+    home = copy_of(compared[first][0], tmp_path)
     (home.study_folder("s") / "regress" / NEW / "backend").unlink()
     node = made_on(second)
-    found = Comparison(home, home.spec("s"), done_of(home), asked(second, machine), silent).run(
-        node
-    )
+    found = compare(home, asked(second, machine), node)
     assert (len(node.made), found.evidence) == (4, EVIDENCE[second])
 
 
@@ -182,13 +200,10 @@ def test_an_emulated_program_is_not_compared_with_a_real_one(
         evidence=Evidence.EMULATED if trial.engine_version == NEW else Evidence.MEASURED,
     )
     with pytest.raises(BadInput, match="EMULATED and MEASURED cannot be compared"):
-        Comparison(home, home.spec("s"), done_of(home), asked("process", machine), silent).run(node)
+        compare(home, asked("process", machine), node)
     # Both emulated, they are told as what they are, whatever the backend's name.
     other = study(tmp_path / "other")
-    both = Node(evidence=Evidence.EMULATED)
-    found = Comparison(
-        other, other.spec("s"), done_of(other), asked("process", machine), silent
-    ).run(both)
+    found = compare(other, asked("process", machine), Node(evidence=Evidence.EMULATED))
     assert found.evidence is Evidence.EMULATED
     assert "(EMULATED)" in regression(found, done_of(other))[0]
 
@@ -281,8 +296,7 @@ def verifying(home: Home, backend: str, programs: dict[str, str]) -> str:
 def test_a_verification_on_another_backend_is_a_study_of_its_own(
     tmp_path: Path, machine: dict[str, str], simulated: Path, first: str, second: str
 ) -> None:
-    shutil.copytree(simulated, tmp_path / "home")
-    home = Home(tmp_path / "home")
+    home = copy_of(Home(simulated), tmp_path)
     assert verifying(home, first, machine) == "s-verified"
     assert verifying(home, second, machine) == f"s-verified-{second}"
     for backend, name in ((first, "s-verified"), (second, f"s-verified-{second}")):
@@ -296,8 +310,7 @@ def test_a_verification_on_another_backend_is_a_study_of_its_own(
 def test_what_measures_nothing_verifies_nothing_beside_any_other(
     tmp_path: Path, machine: dict[str, str], simulated: Path, first: str, second: str
 ) -> None:
-    shutil.copytree(simulated, tmp_path / "home")
-    home = Home(tmp_path / "home")
+    home = copy_of(Home(simulated), tmp_path)
     for _ in range(2):
         with pytest.raises(
             BadInput, match="predictions are measured on process, docker, emulator, external:URL"
@@ -309,8 +322,7 @@ def test_what_measures_nothing_verifies_nothing_beside_any_other(
 
 
 def test_a_study_that_goes_on_keeps_its_comparisons(tmp_path: Path, simulated: Path) -> None:
-    shutil.copytree(simulated, tmp_path / "home")
-    home = Home(tmp_path / "home")
+    home = copy_of(Home(simulated), tmp_path)
     compared = autotune(
         "regress", "s", "--engine", "sglang==0.5.9", "--launches", "2", "--json", home=home.path
     )
