@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import yaml
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
@@ -98,11 +98,15 @@ def _holds(bound: Specifier, version: Version) -> bool:
 
 
 class Entry(BaseModel):
-    """A part of an engine's file: unknown keys are refused."""
+    """A part of a file: unknown keys are refused."""
 
     # Schemas are built when first used: every launch of an emulated engine imports more of them
     # than it reads.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    def with_fields(self, **fields: Any) -> Self:
+        """Return a copy with other values in some fields."""
+        return self.model_copy(update=fields)
 
 
 class Versioned(Entry):

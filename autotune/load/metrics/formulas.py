@@ -29,10 +29,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from autotune.base import BadInput
 from autotune.base.arrays import Bools, Floats
+from autotune.engines import Entry
 
 from . import readable
 from .records import RequestRecords, latencies, statistics, token_series, tpot_ms
@@ -191,10 +191,8 @@ def _metrics(done: RequestRecords, begin_s: float, end_s: float) -> Metrics:
 _SLO = re.compile(r"\s*(?P<metric>[A-Za-z][\w-]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[^\s<>=]+)\s*")
 
 
-class Slo(BaseModel):
+class Slo(Entry):
     """A limit on a metric of the objective's workload, e.g. ``p99_ttft_ms<=2000``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     metric: str
     sense: Literal["<=", ">="]

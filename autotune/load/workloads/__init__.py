@@ -20,12 +20,12 @@ import numpy as np
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from autotune.base import BadInput, UnknownName
-from autotune.engines import Library
+from autotune.engines import Entry, Library
 from autotune.engines.library import load
 
 from ..requests import Requests
 from ..tokenizers import Approximate, Tokenizer
-from .arrivals import Arrival, Part, arrival_of, send_times
+from .arrivals import Arrival, arrival_of, send_times
 from .lengths import (
     FileLengths,
     FixedLengths,
@@ -85,14 +85,14 @@ _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concur
 """Prefix of each swept number in a label, in its order."""
 
 
-class Prefix(Part):
+class Prefix(Entry):
     """Shared prefix of prompts: the first `tokens` are the same within each of `groups` groups."""
 
     tokens: PositiveInt
     groups: PositiveInt
 
 
-class LoadPoint(Part):
+class LoadPoint(Entry):
     """One load: this number of prompts of these lengths, with these arrivals."""
 
     label: str = ""
@@ -108,7 +108,7 @@ class LoadPoint(Part):
         return min(self.arrival.concurrency or self.prompts, self.prompts)
 
 
-class Workload(Part):
+class Workload(Entry):
     """Content of ``search_spaces/workloads/<name>.yaml``."""
 
     name: str

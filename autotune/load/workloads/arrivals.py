@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from autotune.base import BadInput
 from autotune.base.arrays import Floats
+from autotune.engines import Entry
 
 _STREAM = 4  # Separates these random numbers from those of lengths and prompts
 
@@ -24,17 +25,7 @@ _KINDS_OF = {
 """Kinds of arrival with each number; the first two numbers are required."""
 
 
-class Part(BaseModel):
-    """Part of a workload's file: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-    def with_fields(self, **fields: Any) -> Self:
-        """Return a copy with other values in some fields."""
-        return self.model_copy(update=fields)
-
-
-class Arrival(Part):
+class Arrival(Entry):
     """Times at which requests are sent; rates are in requests per second.
 
     ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one

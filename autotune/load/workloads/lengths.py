@@ -18,10 +18,10 @@ from pydantic import Field, PositiveInt, model_validator
 
 from autotune.base import BadInput, MalformedFile
 from autotune.base.arrays import Floats, Ints
+from autotune.engines import Entry
 
 from ..requests import Content, Turns
 from ..tokenizers import Approximate, Tokenizer
-from .arrivals import Part
 from .prompt_files import (
     MOST_TOTAL_TOKENS,
     FileRequest,
@@ -121,7 +121,7 @@ class Drawn(NamedTuple):
     turns: Turns | None = None
 
 
-class Limited(Part):
+class Limited(Entry):
     """Requests from an external source with a limited number; a study may send one half of them."""
 
     half: Half | None = None
@@ -132,7 +132,7 @@ class Limited(Part):
         return None
 
 
-class FixedLengths(Part):
+class FixedLengths(Entry):
     """Random tokens: all prompts and all answers have the same length."""
 
     kind: Literal["fixed"] = "fixed"
@@ -150,7 +150,7 @@ class FixedLengths(Part):
         return "random tokens of fixed length"
 
 
-class TableLengths(Part):
+class TableLengths(Entry):
     """A distribution as a table of quantiles, linear in between.
 
     Each draw takes one value from every of n equal slices of the distribution, in random order: a

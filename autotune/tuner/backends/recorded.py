@@ -156,20 +156,17 @@ class RecordedTable(Backend):
             if name not in table.engines:
                 raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
         workloads = spec.workloads or (table.workload or "sharegpt",)
-        return spec.model_copy(
-            update={
-                "table_sha256": sha256,
-                "engines": tuple(
-                    EngineChoice(name=n, version=table.version_of(n))
-                    for n in dict.fromkeys(engines)
-                ),
-                "workloads": workloads,
-                "pins": dict(parse_setting(table, text, "--set", library) for text in options.pins),
-                "notes": (
-                    *_describe_table(options, table, workloads[0]),
-                    *_translated_values(table, library),
-                ),
-            }
+        return spec.with_fields(
+            table_sha256=sha256,
+            engines=tuple(
+                EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)
+            ),
+            workloads=workloads,
+            pins=dict(parse_setting(table, text, "--set", library) for text in options.pins),
+            notes=(
+                *_describe_table(options, table, workloads[0]),
+                *_translated_values(table, library),
+            ),
         )
 
     def measurable(
@@ -639,7 +636,7 @@ class RecordedBundle(RecordedTable):
         if options.workloads:
             # Weights of the bundle go with its workloads.
             own |= {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}}
-        goals = with_goals(taken.model_copy(update={**own, "notes": ()}), options)
+        goals = with_goals(taken.with_fields(**own, notes=()), options)
         spec = goals.model_copy(
             update={
                 "on": self.on,
@@ -700,7 +697,7 @@ def candidates_for(bundle: Bundle, spec: StudySpec, library: Library) -> Candida
             if one.engine == row.engine
             and all(same_value(row.knobs.get(n), v) for n, v in one.config.items())
         )
-        known = known.model_copy(update={"baseline": next(same, known.baseline)})
+        known = known.with_fields(baseline=next(same, known.baseline))
     return known.as_set(library)
 
 

@@ -145,7 +145,7 @@ def simulate(
     if load.search is None:
         # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by
         # that factor here.
-        limits = [slo.model_copy(update={"limit": slo.limit * factor}) for slo in limits]
+        limits = [slo.with_fields(limit=slo.limit * factor) for slo in limits]
         outcome = resolved.simulate(load.workload, load.seed, limits)
         metrics = scaled(outcome.metrics, factor)
         return replace(outcome, metrics=metrics), float(metrics.get("duration", 0.0))

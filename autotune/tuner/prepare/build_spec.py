@@ -71,7 +71,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         if (spec := named.whole_spec(options, library)) is not None:
             _check_figures(spec, spec.model)
             name = _study_name(options, spec.model, spec.hardware)
-            return spec.model_copy(update={"study": name})
+            return spec.with_fields(study=name)
     if not options.model or not options.hardware:
         raise BadInput(
             f"{'--hw' if options.model else '--model'} is missing: only a bundle contains it"
@@ -104,10 +104,10 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     spec = backend.from_file(spec, options, library) or _served(
         spec, options, backend, library, notify
     )
-    spec = with_goals(spec.model_copy(update={"objective": spec.load.objective}), options)
+    spec = with_goals(spec.with_fields(objective=spec.load.objective), options)
     _check_energy(spec, backend)
     spec = with_loads(spec, options, backend.measurable, library, sent=not backend.recorded)
-    return spec.model_copy(update={"screened": _screened(spec, options, backend, library)})
+    return spec.with_fields(screened=_screened(spec, options, backend, library))
 
 
 def _screened(
@@ -185,19 +185,17 @@ def _served(
     if calibration is not None:
         path, fit = options.calibration, calibration.fit_summary
         notes.append(f"the simulated node uses the coefficients of {path}: {fit}")
-    return spec.model_copy(
-        update={
-            "engines": tuple(EngineChoice(name=n, version=chosen.versions[n]) for n in names),
-            "baseline": chosen.baseline,
-            "recipe": recipe,
-            "baseline_files": files,
-            "pins": pins,
-            "engine_args": dict(chosen.engine_args),
-            "installed": dict(chosen.installed),
-            "calibration": calibration and calibration.model_dump(mode="json"),
-            "images": {name: image for name, (_, image) in images.items()},
-            "notes": tuple(notes),
-        }
+    return spec.with_fields(
+        engines=tuple(EngineChoice(name=n, version=chosen.versions[n]) for n in names),
+        baseline=chosen.baseline,
+        recipe=recipe,
+        baseline_files=files,
+        pins=pins,
+        engine_args=dict(chosen.engine_args),
+        installed=dict(chosen.installed),
+        calibration=calibration and calibration.model_dump(mode="json"),
+        images={name: image for name, (_, image) in images.items()},
+        notes=tuple(notes),
     )
 
 
@@ -218,7 +216,7 @@ def _with_default_load(spec: StudySpec, library: Library) -> StudySpec:
         each = load_workload(_DEFAULT, library).points[0].prompts
         workload = f"{_DEFAULT}:{copies * each}"
         notes = (f"the default workload has {each} prompts for each of {copies} servers",)
-    return spec.model_copy(update={"workloads": (workload,), "notes": notes})
+    return spec.with_fields(workloads=(workload,), notes=notes)
 
 
 def _model(options: RunOptions, library: Library) -> ModelCard:
@@ -231,10 +229,10 @@ def _model(options: RunOptions, library: Library) -> ModelCard:
     if not (name.startswith((".", "/", "~")) or Path(name).exists()):
         # A server serves the model under the typed name, too.
         alias = [name] if options.model_id else []
-        return model.model_copy(update={"aliases": model.aliases + alias})
+        return model.with_fields(aliases=model.aliases + alias)
     # Without a slash a launcher takes the path of a file for the name of a model.
     path = f"./{name}" if "/" not in name and Path(name).is_file() else name
-    return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
+    return model.with_fields(id=path, aliases=[*model.aliases, model.id])
 
 
 def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:

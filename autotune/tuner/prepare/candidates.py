@@ -107,7 +107,7 @@ class Prepared:
         return sorted({gpus_of(configuration, self.spec.gpus) for configuration in chosen})
 
     def with_note(self, note: str) -> Prepared:
-        return replace(self, spec=self.spec.model_copy(update={"notes": (*self.spec.notes, note)}))
+        return replace(self, spec=self.spec.with_fields(notes=(*self.spec.notes, note)))
 
     def command_of(self, candidate: Candidate) -> Command:
         """Return the command of a candidate's server; the user's baseline as typed."""
@@ -180,7 +180,7 @@ def prepare(
         check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
         raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {_reasons(excluded)}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
-    spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
+    spec = spec.with_fields(notes=(*spec.notes, *notes))
     baseline, command = _baseline(spec, library, own, spaces, anywhere=anywhere)
     prepared = Prepared(
         spec,
@@ -300,7 +300,7 @@ def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
     }
     recipes = _named_recipes(spaces, library, given.candidates)
     candidates = replace(given.candidates, recipes=recipes)
-    spec = spec.model_copy(update={"notes": (*spec.notes, *given.notes)})
+    spec = spec.with_fields(notes=(*spec.notes, *given.notes))
     return Prepared(
         spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded
     )
@@ -374,10 +374,8 @@ def _as_loaded(
 def _searching(card: EngineCard, search: Mapping[str, Sequence[Values]]) -> EngineCard:
     """Return a card that searches some knobs; another one has its default, which may depend on
     those."""
-    knobs = {
-        n: knob.model_copy(update={"search": search.get(n, [])}) for n, knob in card.knobs.items()
-    }
-    return card.model_copy(update={"knobs": knobs})
+    knobs = {n: knob.with_fields(search=search.get(n, [])) for n, knob in card.knobs.items()}
+    return card.with_fields(knobs=knobs)
 
 
 def _holding_baseline(space: EngineSpace, own: OwnOptions) -> EngineSpace:

@@ -167,7 +167,7 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
             f"unknown model {wanted!r} ({why}): give a folder that holds its config.json "
             f"(--model ./FOLDER){hint}"
         )
-    return model_from_file(path).model_copy(update={"id": wanted, "aliases": []})
+    return model_from_file(path).with_fields(id=wanted, aliases=[])
 
 
 def know_model(

@@ -63,7 +63,7 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
         notes.append(
             f"{GOODPUT} counts every request without --goodput; e.g. --goodput 'ttft:2000 tpot:50'"
         )
-    return asked.model_copy(update={"notes": (*notes, *spec.notes)})
+    return asked.with_fields(notes=(*notes, *spec.notes))
 
 
 def _check_needs(spec: StudySpec) -> None:

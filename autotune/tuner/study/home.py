@@ -149,9 +149,7 @@ class Home:
             raise UnknownName("study", study, self.names(), f"Searched in {self.studies}.")
         try:
             # Name the study by its folder: a copy must not lead to the first one's folder.
-            return StudySpec.from_yaml(path.read_text(encoding="utf-8")).model_copy(
-                update={"study": study}
-            )
+            return StudySpec.from_yaml(path.read_text(encoding="utf-8")).with_fields(study=study)
         except (yaml.YAMLError, ValidationError, UnicodeDecodeError, OSError) as error:
             what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise MalformedFile(path, f"not a study's specification ({what})") from error
@@ -179,7 +177,7 @@ class Home:
             raise BadInput(f"--launches {launches}: {why}; give at least {made + least}")
         lock, ended = Lock(folder), folder / "recommendation.json"
         try:
-            spec = spec.model_copy(update={"launches": launches, "finals_from": made})
+            spec = spec.with_fields(launches=launches, finals_from=made)
             write_atomically(folder / "study.yaml", spec.to_yaml())
             ended.unlink(missing_ok=True)
             sync_folder(folder)
@@ -198,7 +196,7 @@ class Home:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             way_out = "remove it, then `autotune resume` writes it again from the launches"
             raise MalformedFile(path, f"not a recommendation; {way_out}") from error
-        return content.model_copy(update={"study": study})
+        return content.with_fields(study=study)
 
     def regressions(self, study: str) -> list[Regression]:
         """Return a study's comparisons of versions, the latest last; raises `MalformedFile` for an

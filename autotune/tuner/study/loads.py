@@ -97,11 +97,8 @@ def rung_of(workload: Workload, concurrency: int) -> Workload:
     if not isinstance(point.lengths, SessionLengths):
         few = min(few, max(LEAST_PROMPTS, PER_PLACE * concurrency))
     # Give it a name of its own, and with that prompts of its own.
-    return load.model_copy(
-        update={
-            "name": f"{workload.name}-ladder-{point.label}",
-            "points": [point.model_copy(update={"prompts": few})],
-        }
+    return load.with_fields(
+        name=f"{workload.name}-ladder-{point.label}", points=[point.with_fields(prompts=few)]
     )
 
 
@@ -151,7 +148,7 @@ def with_loads(
         except BadInput as error:
             raise BadInput(f"--ladder: {error}") from error
         notes += further_notes
-    return spec.model_copy(update={"ladder": rungs, "notes": (*spec.notes, *notes)})
+    return spec.with_fields(ladder=rungs, notes=(*spec.notes, *notes))
 
 
 def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudySpec:
@@ -189,9 +186,7 @@ def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudyS
                 f"{LEAST_OF_HALF} requests, or less than requested): the finals repeat the "
                 "search's prompts; --final-workload names other prompts"
             )
-    return spec.model_copy(
-        update={"final_workload": given, "divided": divided, "notes": (*spec.notes, *notes)}
-    )
+    return spec.with_fields(final_workload=given, divided=divided, notes=(*spec.notes, *notes))
 
 
 def check_free(name: str, library: Library) -> None:

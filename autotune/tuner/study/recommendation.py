@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from autotune.base import Evidence, Evidenced
-from autotune.engines import Scalar
+from autotune.engines import Entry, Scalar
 from autotune.engines.promises import GivenUp
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics
@@ -49,9 +49,8 @@ class Verdict(StrEnum):
     """The study is unfinished: only in a report, never in ``recommendation.json``."""
 
 
-class _Value(BaseModel):
-    # Ignore the keys of other versions.
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
+class _Value(Entry, BaseModel, extra="ignore", populate_by_name=True):
+    """Ignores the keys of other versions."""
 
 
 class AccuracyComparison(_Value):

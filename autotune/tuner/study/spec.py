@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from autotune.base import BadInput, UnknownName
-from autotune.engines import Configuration, Context, HardwareCard, ModelCard, Scalar, gpus_of
+from autotune.engines import Configuration, Context, Entry, HardwareCard, ModelCard, Scalar, gpus_of
 from autotune.engines.entry import parse_yaml
 from autotune.engines.installed import InstalledEngine
 from autotune.load.capacity.goal import LoadGoal
@@ -34,8 +34,8 @@ _LEAST_LAUNCHES, _LEAST_GB = 20, 100
 their control."""
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+class _Value(Entry, BaseModel):
+    """Names `BaseModel` again, by which ruff knows that defaults are copied."""
 
 
 class EngineChoice(_Value):
@@ -220,7 +220,7 @@ class StudySpec(_Value):
         `MOST_VIOLATIONS`."""
         if self.objective != GOODPUT:
             return self
-        return self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)})
+        return self.with_fields(slos=(*self.slos, MOST_VIOLATIONS))
 
     @property
     def sent(self) -> tuple[str, ...]:
