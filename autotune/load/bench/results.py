@@ -28,6 +28,7 @@ from rich.table import Column
 from autotune.base import BadInput, Evidence, MalformedFile, write_atomically
 from autotune.base.arrays import Floats
 from autotune.engines import Library
+from autotune.engines.entry import parse_yaml
 
 from ..capacity.goal import LoadGoal
 from ..capacity.search import CONFIRM_S, LOADS, By, load_in_words
@@ -344,49 +345,7 @@ _PLAIN_EVERY_NS = 5_000_000_000
 _WIDTH = 50
 _TITLE = 40
 
-_VLLM = {
-    "completed": "Successful requests",
-    "failed": "Failed requests",
-    "max_concurrency": "Maximum request concurrency",
-    "request_rate": "Request rate configured (RPS)",
-    "duration": "Benchmark duration (s)",
-    "total_input_tokens": "Total input tokens",
-    "total_output_tokens": "Total generated tokens",
-    "request_throughput": "Request throughput (req/s)",
-    "request_goodput": "Request goodput (req/s)",
-    "output_throughput": "Output token throughput (tok/s)",
-    "max_output_tokens_per_s": "Peak output token throughput (tok/s)",
-    "max_concurrent_requests": "Peak concurrent requests",
-    "total_token_throughput": "Total token throughput (tok/s)",
-}
-"""The figures of ``vllm bench serve`` with its titles, in its order."""
-_OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
-"""Figures that are summed over load points; a throughput or a latency belongs to one of them, in
-the curve."""
-_LATENCIES = (
-    ("ttft", "Time to First Token", "TTFT"),
-    ("tpot", "Time per Output Token (excl. 1st token)", "TPOT"),
-    ("itl", "Inter-token Latency", "ITL"),
-    ("e2el", "End-to-end Latency", "E2EL"),
-)
-_CLIENT = {
-    "cpu_share": "Share of a core",
-    "loop_lag_p99_ms": "Event loop lag P99 (ms)",
-    "send_delay_p99_ms": "Send delay P99 (ms)",
-}
-_DRAFTS = {
-    "spec_decode_acceptance_rate": "Acceptance rate (%)",
-    "spec_decode_acceptance_length": "Acceptance length",
-}
-_CURVE = (
-    ("total tok/s", "total_token_throughput"),
-    ("output tok/s", "output_throughput"),
-    ("req/s", "request_throughput"),
-    ("TTFT median", "median_ttft_ms"),
-    ("TTFT p99", "p99_ttft_ms"),
-    ("TPOT median", "median_tpot_ms"),
-    ("TPOT p99", "p99_tpot_ms"),
-)
+_TABLE = parse_yaml(Path(__file__).with_name("titles.yaml").read_text(encoding="utf-8"))
 
 
 def table(result: Json) -> list[str]:
@@ -403,9 +362,9 @@ def table(result: Json) -> list[str]:
     label = "" if result["evidence"] == Evidence.MEASURED else f" ({result['evidence'].upper()})"
     title = f" Serving Benchmark Result{label} ".center(_WIDTH, "=")
     if sweep:
-        lines = [*curve(result["points"]), "", title, *_figures(result, _OF_A_SWEEP)]
+        lines = [*curve(result["points"]), "", title, *_figures(result, _TABLE["sweep"])]
     else:
-        lines = [title, *_figures(result, _VLLM), *_latencies(result)]
+        lines = [title, *_figures(result, _TABLE["load"]), *_latencies(result)]
         if derived := _figures(result, shown_in("bench")):
             lines += [_heading("Per GPU, per user, and costs"), *derived]
     if result["invalid"]:
@@ -415,7 +374,7 @@ def table(result: Json) -> list[str]:
         *lines,
         *_workload(result, sweep),
         _heading("Client"),
-        *_figures(result["client"], _CLIENT, _CLIENT),
+        *_figures(result["client"], _TABLE["client"]),
         _line("Kept up", kept_up),
         "=" * _WIDTH,
     ]
@@ -433,7 +392,7 @@ def search_lines(result: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def _latencies(result: Json) -> list[str]:
     """Format the latencies under a heading each."""
     lines = []
-    for name, heading, short in _LATENCIES:
+    for name, heading, short in _TABLE["latencies"]:
         lines.append(_heading(heading))
         for statistic in ("mean", "median", "p90", "p99"):
             value = readable.number(result[f"{statistic}_{name}_ms"])
@@ -449,10 +408,10 @@ def curve(points: Sequence[Json]) -> list[str]:
     """Format a line per load point: throughput against latency; latencies in ms."""
     names = [str(point["label"] or point["load"]) for point in points]
     wide = max(map(len, ["load", *names]))
-    headings = "".join(f"{heading:>14}" for heading, _ in _CURVE)
+    headings = "".join(f"{heading:>14}" for heading in _TABLE["curve"])
     rows = [f"{'load':<{wide}}{headings}  (latencies in ms)"]
     for name, point in zip(names, points, strict=True):
-        figures = (readable.number(point["metrics"][key]) for _, key in _CURVE)
+        figures = (readable.number(point["metrics"][key]) for key in _TABLE["curve"].values())
         rows.append(f"{name:<{wide}}" + "".join(f"{figure:>14}" for figure in figures))
     return rows
 
@@ -486,7 +445,7 @@ def _workload(result: Json, sweep: bool) -> list[str]:
         lines.append(f"  counters left out: {cache['left_out']}")
     if cache["hit_rate"] is not None:
         lines.append(_line("Prefix cache hit rate", readable.number(cache["hit_rate"])))
-    lines += _figures(result, _DRAFTS, _DRAFTS)
+    lines += _figures(result, _TABLE["drafts"])
     repeats = result["repeats"]
     if len(repeats) < 2:
         return lines
@@ -499,14 +458,14 @@ def _workload(result: Json, sweep: bool) -> list[str]:
     return [*lines, _line("95 % interval of the mean", readable.interval(mean_interval(values)))]
 
 
-def _figures(values: Json, names: Iterable[str], titles: Mapping[str, str] = _VLLM) -> list[str]:
+def _figures(values: Json, names: Iterable[str]) -> list[str]:
     """Format the figures of the result: a load without limit has no rate."""
     lines = []
     for name in names:
         value = values.get(name)
         if isinstance(value, int | float):
             title, unit = title_of(name)
-            shown = titles.get(name) or (f"{title} ({unit})" if unit else title)
+            shown = _TABLE["titles"].get(name) or (f"{title} ({unit})" if unit else title)
             lines.append(_line(shown, readable.number(value)))
     return lines
 
