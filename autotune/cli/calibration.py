@@ -54,8 +54,8 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
             write_atomically(path, f"{_HEADING}{text}")
         except OSError as error:
             raise _unwritable(path, f" ({error.strerror})") from error
-    summary, order = errors(points, predictions), rankings(points, predictions)
-    lines = ["", table(points, predictions), ""]
+    summary, order = errors(predictions), rankings(predictions)
+    lines = ["", table(predictions), ""]
     lines += [f"- {line}" for line in (*error_lines(summary), *ranking_lines(order))]
     if path is not None:
         lines += ["", f"wrote {path}"]
@@ -64,7 +64,7 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
         "read": _read_json(reading, points),
         "errors": summary,
         **order,
-        "predictions": [_prediction(*pair) for pair in zip(points, predictions, strict=True)],
+        "predictions": [_prediction(one) for one in predictions],
     }
     answer(as_json, document, lines)
 
@@ -142,8 +142,8 @@ def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> dict[str, A
     }
 
 
-def _prediction(point: MeasuredPoint, predicted: Predicted) -> dict[str, Any]:
-    runs = predicted.failure is None
+def _prediction(predicted: Predicted) -> dict[str, Any]:
+    point, runs = predicted.point, predicted.failure is None
     interval = [end if math.isfinite(end) else None for end in (predicted.low, predicted.high)]
     return {
         "label": point.label,

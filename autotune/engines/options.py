@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,9 @@ from .engine import Engine, ParsedCommand
 from .expression import evaluate, fill, fill_value
 from .failure import Failure
 from .library import line_of
+from .schema import EngineCard, NamedOptions
 
 _PATH = re.compile(r"\b(?:args|env|config)(?:\.\w+)+")
-
-
-class OptionClass(StrEnum):
-    """Use that the simulator makes of a setting."""
-
-    SIMULATED = "simulated"
-    NO_EFFECT = "without effect"
-    NOT_SIMULATED = "not simulated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +96,19 @@ def readers(kind: Engine, version: str, setting: Iterable[str]) -> frozenset[str
     )
 
 
-def class_of(kind: Engine, version: str, setting: Setting, read: Collection[str]) -> OptionClass:
-    """Classify a setting in a version of which the simulator reads these knobs."""
-    card = kind.card
-    if not setting.knobs.isdisjoint(read):
-        return OptionClass.SIMULATED
-    modelled, inert = (
-        any(one.has(setting.name, setting.value) for one in group if one.is_for(version))
-        for group in (card.simulated, card.neutral)
-    )
-    if modelled or setting.name == card.model_flag:
-        return OptionClass.SIMULATED
-    without_effect = (
-        flag for entry in card.no_effect if entry.is_for(version) for flag in entry.flags
-    )
-    if inert or setting.name in without_effect:
-        return OptionClass.NO_EFFECT
-    return OptionClass.NOT_SIMULATED
+def _named(group: Iterable[NamedOptions], version: str, setting: Setting) -> bool:
+    return any(one.has(setting.name, setting.value) for one in group if one.is_for(version))
+
+
+def is_simulated(card: EngineCard, version: str, setting: Setting) -> bool:
+    """Return whether a card names a setting as one that the simulator models."""
+    return setting.name == card.model_flag or _named(card.simulated, version, setting)
+
+
+def is_without_effect(card: EngineCard, version: str, setting: Setting) -> bool:
+    """Return whether a card names a setting as one without effect on speed and memory."""
+    flags = (flag for entry in card.no_effect if entry.is_for(version) for flag in entry.flags)
+    return _named(card.neutral, version, setting) or setting.name in flags
 
 
 def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tuple[Setting, ...]:
@@ -131,23 +119,23 @@ def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tup
     Args:
         knobs: as they are read from the command.
     """
-    found, flags = [], kind.table(parsed.version).flags
+    card, version, found = kind.card, parsed.version, list[Setting]()
+    flags = kind.table(version).flags
     for setting in settings(kind, parsed):
+        if is_simulated(card, version, setting) or is_without_effect(card, version, setting):
+            continue
         # No knob makes a value modelled if the card names others that are.
-        limited = any(
-            one.values and one.has(setting.name, one.values[0]) for one in kind.card.simulated
-        )
+        limited = any(one.values and one.has(setting.name, one.values[0]) for one in card.simulated)
         of_known_value = frozenset(
             name
             for name in setting.knobs
             if not limited
             if not isinstance(value := knobs.knobs[name], str)
-            or value in (kind.card.knobs[name].choices or (value,))
+            or value in (card.knobs[name].choices or (value,))
         )
-        if class_of(kind, parsed.version, setting, ()) is OptionClass.NOT_SIMULATED:
-            negated = f"--no-{setting.name.removeprefix('--')}"
-            name = negated if setting.value is False and negated in flags else setting.name
-            found.append(replace(setting, name=name, knobs=of_known_value))
+        negated = f"--no-{setting.name.removeprefix('--')}"
+        name = negated if setting.value is False and negated in flags else setting.name
+        found.append(replace(setting, name=name, knobs=of_known_value))
     return tuple(found)
 
 

@@ -35,7 +35,7 @@ from autotune.engines.library import kind_of, load
 from autotune.engines.schema import holding
 from autotune.load.metrics.table import HEADLINE
 
-from .coefficients import Adjustment, Coefficients, Figures, SpeedCard, speed_card
+from .coefficients import Adjustment, Coefficients, Figures, speed_card
 
 Z90 = 1.645
 """Standard deviations of a normal distribution that cover 90 % two-sided."""
@@ -196,6 +196,15 @@ class Learned(Entry):
     evidence: str
 
 
+ByFactor = dict[str, dict[str, dict[str, float]]]
+"""A number of each factor, by level, group and figure."""
+
+
+def number_of(which: Factor, numbers: ByFactor, unknown: float) -> float:
+    """Return a factor's number; `unknown` for a group without rows."""
+    return numbers.get(which.level, {}).get(which.group, {}).get(which.figure, unknown)
+
+
 class Calibration(Entry):
     """``coefficients.yaml``, as ``autotune calibrate`` writes it: by level, group and figure
     factors and deviations."""
@@ -235,30 +244,28 @@ class Calibration(Entry):
 
     def factor(self, which: Factor) -> float:
         """Return a factor; 1 for a group without rows."""
-        return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
+        return number_of(which, self.factors, 1.0)
 
     def deviation(self, which: Factor, physics: Physics) -> float:
         """Return the standard deviation of ln(factor): posterior if there are rows, else prior."""
         spread = physics.figures[which.figure].spread[which.level]
-        left = self.deviations.get(which.level, {}).get(which.group, {})
-        return min(spread, left.get(which.figure, spread))
+        return min(spread, number_of(which, self.deviations, spread))
 
 
-def groups_of(
-    card: SpeedCard, version: str, hardware: HardwareCard, model: ModelCard
-) -> dict[str, str]:
+def groups_of(setup: ServerSetup) -> dict[str, str]:
     """Return the groups of an engine's version with a model on a node, by level.
 
     GPUs are grouped by vendor: what an H200 taught of kernels holds for an H100 too, and a GPU that
     was not measured must not look better than its sibling for having no factors.
     """
-    era = card.era(version, model)
-    eras = {} if era is None else {"era": era, "engine_era": f"{card.engine} {era}"}
+    engine, hardware = setup.engine, setup.hardware
+    era = speed_card(engine).era(setup.version, setup.model)
+    eras = {} if era is None else {"era": era, "engine_era": f"{engine} {era}"}
     return {
         "all": "all",
-        "engine": card.engine,
+        "engine": engine,
         "vendor": hardware.vendor,
-        OWN: f"{card.engine} {hardware.name}",
+        OWN: f"{engine} {hardware.name}",
         **eras,
     }
 
@@ -354,9 +361,9 @@ def coefficients_of(
     setup: ServerSetup, moved: Mapping[Factor, Floats] | None = None
 ) -> Coefficients:
     """Return the coefficients of a setup; `moved` as of `composed`."""
-    card, calibration = speed_card(setup.engine), setup.calibration or packaged_calibration()
-    groups = groups_of(card, setup.version, setup.hardware, setup.model)
-    return adjusted_coefficients(setup, composed(packaged_physics(), calibration, groups, moved))
+    calibration = setup.calibration or packaged_calibration()
+    figures = composed(packaged_physics(), calibration, groups_of(setup), moved)
+    return adjusted_coefficients(setup, figures)
 
 
 @lru_cache(maxsize=1)

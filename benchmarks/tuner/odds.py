@@ -31,7 +31,6 @@ from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import load_workload
 from autotune.node.calibration import ServerSetup, drawn_factors, groups_of, packaged_calibration
-from autotune.node.coefficients import speed_card
 from autotune.node.prediction_intervals import gain_interval90
 from autotune.node.steady import SteadyNode
 from autotune.tuner.search.acquisition import model_of
@@ -156,8 +155,8 @@ def on_nodes(nodes: int, noise: float, seed: int) -> tuple[int, int, int]:
     own, and all."""
     spec, generator = study_spec(10), np.random.default_rng(seed)
     workload, calibration = load_workload("sharegpt"), packaged_calibration()
-    card = speed_card("vllm")
-    groups = groups_of(card, "0.13", spec.hardware, spec.model)
+    setup = ServerSetup("vllm", "0.13", {}, spec.model, spec.hardware, spec.gpus)
+    groups = groups_of(setup)
     moved = drawn_factors(calibration, [groups], nodes, seed)
     node = SteadyNode(spec.model, spec.hardware, spec.gpus, workload, calibration, moved)
     held = narrower = count = 0

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from enum import StrEnum
 from functools import cache
 
 from autotune.engines.command import Configuration
 from autotune.engines.context import Context
 from autotune.engines.engine import Engine
 from autotune.engines.library import Library
-from autotune.engines.options import OptionClass, Setting, class_of, readers
+from autotune.engines.options import Setting, is_simulated, is_without_effect, readers
 from autotune.engines.registry import engine
 from autotune.engines.schema import Option
 from autotune.load.workloads import load_workload
@@ -25,6 +26,23 @@ MODELS = (
     "deepseek-ai/DeepSeek-V3.2",
     "openai/gpt-oss-120b",
 )
+
+
+class OptionClass(StrEnum):
+    """Use that the simulator makes of a setting."""
+
+    SIMULATED = "simulated"
+    NO_EFFECT = "without effect"
+    NOT_SIMULATED = "not simulated"
+
+
+def class_of(kind: Engine, version: str, setting: Setting, read: Collection[str]) -> OptionClass:
+    """Classify a setting in a version of which the simulator reads these knobs."""
+    if is_simulated(kind.card, version, setting) or not setting.knobs.isdisjoint(read):
+        return OptionClass.SIMULATED
+    if is_without_effect(kind.card, version, setting):
+        return OptionClass.NO_EFFECT
+    return OptionClass.NOT_SIMULATED
 
 
 @cache

@@ -13,6 +13,7 @@ from autotune.engines.library import Library
 from autotune.node.calibration import (
     Calibration,
     Learned,
+    ServerSetup,
     calibration_in,
     calibration_of,
     composed,
@@ -21,7 +22,6 @@ from autotune.node.calibration import (
     packaged_calibration,
     packaged_physics,
 )
-from autotune.node.coefficients import speed_card
 
 PHYSICS = packaged_physics()
 H200 = Library().node("h200")
@@ -57,12 +57,12 @@ def test_the_factors_of_all_its_groups_multiply_and_those_of_others_do_not():
 def test_engines_of_one_time_share_its_era_for_the_models_that_were_measured_then():
     r1, dense = Library().model("deepseek-ai/DeepSeek-R1"), Library().model("Qwen/Qwen3-8B")
     old = [
-        groups_of(speed_card(e), v, H200, r1)["era"]
+        groups_of(ServerSetup(e, v, {}, r1, H200, 8))["era"]
         for e, v in (("vllm", "0.7.3"), ("sglang", "0.4.3.post2"))
     ]
     assert old[0] == old[1]
-    assert "era" not in groups_of(speed_card("vllm"), "0.13.0", H200, r1)
-    assert "era" not in groups_of(speed_card("vllm"), "0.7.3", H200, dense)
+    assert "era" not in groups_of(ServerSetup("vllm", "0.13.0", {}, r1, H200, 8))
+    assert "era" not in groups_of(ServerSetup("vllm", "0.7.3", {}, dense, H200, 8))
 
 
 @given(st.floats(-8, 8))

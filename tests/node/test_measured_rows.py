@@ -16,11 +16,11 @@ from tests.data import LAB, SWEEP
 @pytest.fixture(scope="module")
 def compared():
     points = points_of([row for file in (LAB, SWEEP) for row in read_file(file).rows])
-    return points, predicted_by(points, packaged_calibration())
+    return predicted_by(points, packaged_calibration())
 
 
 def test_errors_are_those_that_the_documentation_states(compared):
-    found = errors(*compared)
+    found = errors(compared)
     assert found["points"] == 70
     assert found["throughput"] <= 0.12
     assert all(error <= 0.30 for error in found["times"].values())
@@ -30,13 +30,13 @@ def test_errors_are_those_that_the_documentation_states(compared):
 
 
 def test_every_failure_to_start_is_predicted_and_none_is_invented(compared):
-    found = errors(*compared)
+    found = errors(compared)
     assert found["failures"] == {"measured": 5, "predicted": 5}
     assert found["invented"] == []
 
 
 def test_configurations_rank_as_they_were_measured(compared):
-    found = rankings(*compared)
+    found = rankings(compared)
     chats = [
         one for one in found["rankings"] if "sharegpt" in one["name"] and "V3.2" in one["name"]
     ]

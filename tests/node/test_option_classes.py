@@ -14,7 +14,7 @@ from autotune.base.errors import BadInput
 from autotune.engines.command import Configuration
 from autotune.engines.context import Context
 from autotune.engines.library import Library
-from autotune.engines.options import OptionClass, class_of, settings
+from autotune.engines.options import settings
 from autotune.engines.registry import engine, split_command
 from autotune.engines.schema import Option
 from autotune.load.workloads import load_workload
@@ -23,7 +23,7 @@ from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import prepare
 from autotune.tuner.search.priors.simulated import physical
 from autotune.tuner.study.options import RunOptions
-from tests.engines.option_classes import NEWEST, classes, read_knobs
+from tests.engines.option_classes import NEWEST, OptionClass, class_of, classes, read_knobs
 from tests.product.cli import autotune
 
 LIBRARY = Library()

@@ -24,7 +24,6 @@ from autotune.node.calibration import (
     nothing_learned,
     packaged_calibration,
 )
-from autotune.node.coefficients import speed_card
 from autotune.node.simulate import simulate
 from autotune.node.steady import Limits, SteadyNode
 
@@ -211,7 +210,9 @@ def candidates(*cases: dict[str, Scalar], engine: str = "vllm") -> list[Candidat
 
 
 def drawn(calibration, draws, *engines):
-    groups = [groups_of(speed_card(engine), VERSIONS[engine], NODE, V32) for engine in engines]
+    groups = [
+        groups_of(ServerSetup(engine, VERSIONS[engine], {}, V32, NODE, 8)) for engine in engines
+    ]
     return drawn_factors(calibration, groups, draws, 0)
 
 

@@ -35,9 +35,7 @@ from .http import (
     text_tokens,
 )
 from .launch import (
-    CachedTokensReport,
     EmulatedLaunch,
-    HttpDialect,
     ResetAnswer,
     fill_template,
     fill_tree,
@@ -216,28 +214,20 @@ _DONE = _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 class Completion:
-    """One completion request in progress; without a `report` its usage lacks cached tokens."""
+    """One completion request in progress; without the API's `report` its usage lacks cached
+    tokens."""
 
-    def __init__(
-        self,
-        exchange: HttpExchange,
-        engine: LiveEngine,
-        asked: CompletionRequest,
-        model: str,
-        dialect: HttpDialect,
-        report: CachedTokensReport | None,
-        answers: AnswerSettings,
-    ) -> None:
-        self._exchange, self._engine, self._asked = exchange, engine, asked
+    def __init__(self, api: EngineApi, exchange: HttpExchange, asked: CompletionRequest) -> None:
+        self._exchange, self._engine, self._asked = exchange, api.engine, asked
         self._connection = exchange.connection
-        self._dialect, self._report = dialect, report
+        self._dialect, self._report, answers = api.dialect, api.report, api.answers
         kind, name = ("chatcmpl", "chat.completion") if asked.chat else ("cmpl", "text_completion")
         name += ".chunk" if asked.chat and asked.stream else ""
         self._head = {
             "id": f"{kind}-{uuid4().hex}",
             "object": name,
             "created": int(time()),
-            "model": model,
+            "model": api.model,
         }
         # The bytes before and after the word in an event of one token, per prompt.
         self._frames = [
@@ -394,25 +384,30 @@ class Completion:
 
 
 class EngineApi:
-    """The engine's HTTP interface over a live engine."""
+    """The engine's HTTP interface over a live engine.
+
+    Attributes:
+        report: how an answer's usage tells its cached tokens; None: not at all.
+        answers: settings of greedy answers.
+    """
 
     def __init__(
         self, launch: EmulatedLaunch, engine: LiveEngine, faults: Mapping[str, float]
     ) -> None:
-        self._launch, self._engine, self._faults = launch, engine, faults
-        self._card = launch.card
-        api = self._card.api
+        self._launch, self.engine, self._faults = launch, engine, faults
+        self._card, self.model = launch.card, launch.models[0]
+        self.dialect = api = self._card.api
         server = launch.server
         self._limits = Limits(
             api, launch.models, server.context_length, engine.longest, server.prompt_limit
         )
         self._began_s = perf_counter()
         self._streams = 0
-        self._answers = AnswerSettings.read(launch.asked.answers).for_launch(launch.scope)
+        self.answers = AnswerSettings.read(launch.asked.answers).for_launch(launch.scope)
         report = first_for(api.cached_tokens, launch.parsed.version)
         if report is not None and report.option and not launch.parsed.args.get(report.option):
             report = None
-        self._report = report
+        self.report = report
         self._keys = _keys(launch)
         pool = {"max_total_num_tokens": engine.capacity}
         version = {"version": launch.parsed.version}
@@ -451,7 +446,7 @@ class EngineApi:
             handler(exchange)
 
     def _offers(self, name: str) -> bool:
-        api, parsed = self._card.api, self._launch.parsed
+        api, parsed = self.dialect, self._launch.parsed
         if name == "metrics" and api.metrics_option is not None:
             return any(given.get(api.metrics_option) for given in (parsed.args, parsed.config))
         variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
@@ -461,7 +456,7 @@ class EngineApi:
         about = {
             "object": "model",
             "created": int(time()),
-            "owned_by": self._card.api.owner,
+            "owned_by": self.dialect.owner,
             "root": self._launch.parsed.model,
             "parent": None,
             "max_model_len": self._limits.context,
@@ -470,8 +465,8 @@ class EngineApi:
         exchange.respond_json({"object": "list", "data": models})
 
     def _metrics(self, exchange: HttpExchange) -> None:
-        figures = self._engine.figures()
-        rows = {name: [value] for name, value in figures.items()} | self._engine.rank_figures()
+        figures = self.engine.figures()
+        rows = {name: [value] for name, value in figures.items()} | self.engine.rank_figures()
         lines = list[str]()
         for metric in self._card.metrics:
             values = rows.get(metric.value, [])
@@ -482,7 +477,7 @@ class EngineApi:
             several = metric.per_rank and len(values) > 1
             labels = self._card.rank_labels if several else self._card.labels
             for rank, value in enumerate(values if several else values[:1]):
-                facts = {"rank": rank, "model": self._launch.models[0]}
+                facts = {"rank": rank, "model": self.model}
                 lines.append(f"{metric.name}{{{fill_template(labels, facts)}}} {value}")
         lost = "autotune_emulator_lost_seconds_total"
         lines += [
@@ -494,13 +489,12 @@ class EngineApi:
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _reset(self, exchange: HttpExchange) -> None:
-        answer = first_for(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
-        done = self._engine.reset_cache()
+        answer = first_for(self.dialect.reset, self._launch.parsed.version) or ResetAnswer()
+        done = self.engine.reset_cache()
         status, text = (200, answer.done) if done else (answer.refused_status, answer.refused)
         exchange.respond(status, text.encode(), answer.content_type)
 
     def _complete(self, exchange: HttpExchange, *, chat: bool) -> None:
-        api = self._card.api
         try:
             asked = read_request(exchange.body, chat=chat, limits=self._limits)
         except RequestRefused as error:
@@ -510,7 +504,9 @@ class EngineApi:
                 "param": None,
                 "code": error.status,
             }
-            document = {"error": content} if api.error_nested else {"object": "error", **content}
+            document = (
+                {"error": content} if self.dialect.error_nested else {"object": "error", **content}
+            )
             exchange.respond_json(document, error.status)
             return
         self._streams += asked.stream
@@ -522,10 +518,7 @@ class EngineApi:
             fewer = int(self._faults["wrong-lengths"])
             shorter = [max(1, tokens - fewer) for tokens in asked.output_tokens]
             asked = replace(asked, output_tokens=shorter)
-        name = self._launch.models[0]
-        completion = Completion(
-            exchange, self._engine, asked, name, api, self._report, self._answers
-        )
+        completion = Completion(self, exchange, asked)
         completion.start(next(filter(self._due, _STREAM_FAULTS), "") if asked.stream else "")
 
     def _due(self, fault: str) -> bool:

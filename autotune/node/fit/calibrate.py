@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import chain, combinations
 from multiprocessing.process import BaseProcess
 from operator import attrgetter
@@ -46,6 +45,7 @@ from ..calibration import (
     OWN,
     UNKNOWN,
     Z90,
+    ByFactor,
     Calibration,
     ErrorSpread,
     Factor,
@@ -58,11 +58,11 @@ from ..calibration import (
     groups_of,
     interval90,
     nothing_learned,
+    number_of,
     packaged_calibration,
     packaged_physics,
     sigma,
 )
-from ..coefficients import speed_card
 from ..prediction_intervals import subject_of
 from ..server import SimulatedServer
 from ..simulate import run_server
@@ -102,8 +102,6 @@ calibration."""
 
 
 Points = Sequence[MeasuredPoint]
-ByFactor = dict[str, dict[str, dict[str, float]]]
-"""A number of each factor, by level, group and figure."""
 RunMetrics = dict[str, float]
 """Metrics of a simulated run; empty where the server fails."""
 
@@ -194,11 +192,7 @@ class Problem:
     def __init__(self, points: Points, start: Calibration, progress: Notify) -> None:
         self.points, self.start, self._progress = points, start, progress
         physics = packaged_physics()
-        setups = [point.resolved.setup for point in points]
-        self._groups = [
-            groups_of(speed_card(one.engine), one.version, one.hardware, one.model)
-            for one in setups
-        ]
+        self._groups = [groups_of(point.resolved.setup) for point in points]
         factors = chain.from_iterable(factors_of(physics, groups) for groups in self._groups)
         self.factors = sorted({which for which in factors if _free(which, start)})
         self._spread = np.array(
@@ -300,8 +294,7 @@ def _free(which: Factor, start: Calibration) -> bool:
     """
     if not start.fitted_to:
         return which.level != OWN
-    known = start.factors.get(which.level, {}).get(which.group, {})
-    return which.level == OWN or which.figure not in known
+    return which.level == OWN or not number_of(which, start.factors, 0.0)
 
 
 def fit(problem: Problem, guess: Calibration) -> Floats:
@@ -324,13 +317,9 @@ def refit_without(whole: Problem, x: Floats) -> Callable[[Sequence[int]], Calibr
     A fit begins at the whole fit's solution `x`, where the Jacobian is known, and takes one
     Gauss-Newton step. Factors that only the left-out points determine return to their start.
     """
-
-    @cache
-    def linearized() -> tuple[Floats, Floats]:
-        return whole.residuals(x), whole.jacobian(x)
+    residuals, jacobian = whole.residuals(x), whole.jacobian(x)
 
     def refit(left_out: Sequence[int]) -> Calibration:
-        residuals, jacobian = linearized()
         kept = np.ones(len(whole.points), dtype=bool)
         kept[list(left_out)] = False
         rows = np.concatenate([np.repeat(kept, len(UNCERTAIN)), np.ones(len(x), dtype=bool)])
@@ -468,6 +457,7 @@ class Predicted:
     """Prediction of one point, under the measured workload.
 
     Attributes:
+        point: as it was measured.
         metrics: under the names of `autotune.load.metrics`, with figures fitted to all points; empty
             where it is predicted not to run.
         low, high: ends of the 90 % interval of the total token throughput, tokens per second.
@@ -475,6 +465,7 @@ class Predicted:
             those of this point's group; 0 where it is predicted not to run.
     """
 
+    point: MeasuredPoint
     metrics: Mapping[str, float]
     low: float = 0.0
     high: float = math.inf
@@ -485,6 +476,21 @@ class Predicted:
     def throughput(self) -> float:
         """Return the total token throughput, tokens per second; 0 if it is predicted not to run."""
         return self.metrics.get(HEADLINE, 0.0)
+
+    @property
+    def measured(self) -> float:
+        """Return the measured total token throughput of the warm server, tokens per second."""
+        return self.point.metrics[HEADLINE]
+
+    @property
+    def inside(self) -> bool:
+        """Return whether the measured throughput is in the interval."""
+        return self.failure is None and self.low <= self.measured <= self.high
+
+    def ratio(self, name: str) -> float | None:
+        """Return a metric's predicted over its measured value; None without either."""
+        measured, expected = self.point.metrics.get(name), self.metrics.get(name)
+        return expected / measured if expected and measured else None
 
 
 def fitted_calibration(
@@ -579,10 +585,10 @@ def predicted_by(points: Points, calibration: Calibration) -> list[Predicted]:
     for point in points:
         outcome = replace(point.resolved, calibration=calibration).simulate(point.workload, 0)
         if outcome.failure is not None:
-            predictions.append(Predicted({}, 0.0, 0.0, outcome.failure.message))
+            predictions.append(Predicted(point, {}, 0.0, 0.0, outcome.failure.message))
             continue
         metrics = _numbers(outcome.metrics)
         subject = subject_of(point.resolved.setup, point.workload, point.metrics)
         interval = interval90(metrics[HEADLINE], sigma(calibration.errors, subject))
-        predictions.append(Predicted(metrics, *interval))
+        predictions.append(Predicted(point, metrics, *interval))
     return predictions

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,9 @@ from autotune.load.metrics.table import HEADLINE
 
 from ..resolve_command import ResolvedCommand
 from .calibrate import Predicted
-from .reading import MeasuredPoint, model_name
+from .reading import model_name
 
-Points = Sequence[MeasuredPoint]
 Predictions = Sequence[Predicted]
-"""The prediction of each point."""
 _NOTHING = "–"
 _SIZES = {
     "tensor_parallel": "TP",
@@ -29,7 +28,7 @@ _SIZES = {
 _TIMES = {"TTFT": "mean_ttft_ms", "TPOT": "mean_tpot_ms"}
 
 
-def table(points: Points, predictions: Predictions) -> str:
+def table(predictions: Predictions) -> str:
     """Write a Markdown table with a line per point.
 
     *measured* is as measured, *warm* less the seconds in which a cold server answered nobody (empty
@@ -38,7 +37,7 @@ def table(points: Points, predictions: Predictions) -> str:
     the point's group left out of the fit.
     """
     kinds = _kinds(predictions)
-    rows = [_row(*pair, kinds) for pair in zip(points, predictions, strict=True)]
+    rows = [_row(predicted, kinds) for predicted in predictions]
     lines = [
         [text.replace("|", "\\|").replace("\n", " ").strip() or " " for text in line]
         for line in [list(rows[0]), *(list(row.values()) for row in rows)]
@@ -52,9 +51,10 @@ def _kinds(predictions: Predictions) -> list[str]:
     return list(dict.fromkeys(kind for one in predictions for kind in one.left_out))
 
 
-def _row(point: MeasuredPoint, predicted: Predicted, kinds: Sequence[str]) -> dict[str, str]:
+def _row(predicted: Predicted, kinds: Sequence[str]) -> dict[str, str]:
     """Return the cells of a point's line by column."""
-    context, runs = point.resolved.context, predicted.failure is None
+    point, runs = predicted.point, predicted.failure is None
+    context = point.resolved.context
     shown = _rate(predicted.throughput) if runs else f"does not run: {predicted.failure}"
     row = {
         "point": point.label,
@@ -84,26 +84,17 @@ def _row(point: MeasuredPoint, predicted: Predicted, kinds: Sequence[str]) -> di
     if runs:
         row["ratio"] = f"{predicted.throughput / warm:.2f}"
         row["90 % interval"] = f"{_rate(predicted.low)} to {_rate(predicted.high)}"
-        row["inside"] = "yes" if _inside(point, predicted) else "no"
+        row["inside"] = "yes" if predicted.inside else "no"
         for kind, throughput in predicted.left_out.items():
             row[f"without its {kind}"] = f"{throughput / warm:.2f}"
         for name, metric in _TIMES.items():
-            if (ratio := _ratio(point, predicted, metric)) is not None:
+            if (ratio := predicted.ratio(metric)) is not None:
                 row[f"{name} ratio"] = f"{ratio:.2f}"
     return row
 
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ") if math.isfinite(value) else "∞"
-
-
-def _ratio(point: MeasuredPoint, predicted: Predicted, name: str) -> float | None:
-    measured, expected = point.metrics.get(name), predicted.metrics.get(name)
-    return expected / measured if expected and measured else None
-
-
-def _inside(point: MeasuredPoint, predicted: Predicted) -> bool:
-    return predicted.failure is None and predicted.low <= point.metrics[HEADLINE] <= predicted.high
 
 
 def layout(resolved: ResolvedCommand) -> str:
@@ -123,7 +114,7 @@ def layout(resolved: ResolvedCommand) -> str:
     return " ".join([*sizes, *rest])
 
 
-def errors(points: Points, predictions: Predictions) -> dict[str, Any]:
+def errors(predictions: Predictions) -> dict[str, Any]:
     """Return errors over complete points, as shares of the measured value; None for no point.
 
     ``throughput`` is the median |predicted / measured - 1| of the total token throughput, where a
@@ -132,26 +123,25 @@ def errors(points: Points, predictions: Predictions) -> dict[str, Any]:
     measured throughputs inside their 90 % interval; ``failures`` counts those measured and the
     predicted ones of them, ``invented`` names points that ran and are predicted not to.
     """
-    both = list(zip(points, predictions, strict=True))
-    ran = [(point, predicted) for point, predicted in both if point.failure is None]
-    failed = [predicted for point, predicted in both if point.failure is not None]
+    ran = [one for one in predictions if one.point.failure is None]
+    failed = [one for one in predictions if one.point.failure is not None]
     left_out = {
-        kind: [q.left_out[kind] / p.metrics[HEADLINE] for p, q in ran if kind in q.left_out]
+        kind: [one.left_out[kind] / one.measured for one in ran if kind in one.left_out]
         for kind in _kinds(predictions)
     }
     return {
         "points": len(ran),
-        "throughput": _error(q.throughput / p.metrics[HEADLINE] for p, q in ran),
+        "throughput": _error(one.throughput / one.measured for one in ran),
         "left_out": {kind: _error(ratios) for kind, ratios in left_out.items()},
         "times": {
-            name: _error(_ratio(*pair, metric) for pair in ran) for name, metric in _TIMES.items()
+            name: _error(one.ratio(metric) for one in ran) for name, metric in _TIMES.items()
         },
-        "coverage": float(np.mean([_inside(*pair) for pair in ran])) if ran else None,
+        "coverage": float(np.mean([one.inside for one in ran])) if ran else None,
         "failures": {
             "measured": len(failed),
-            "predicted": sum(predicted.failure is not None for predicted in failed),
+            "predicted": sum(one.failure is not None for one in failed),
         },
-        "invented": [point.label for point, predicted in ran if predicted.failure is not None],
+        "invented": [one.point.label for one in ran if one.failure is not None],
     }
 
 
@@ -190,12 +180,11 @@ _LEAST_WEIGHT = 0.25
 """Least weight of a ranked point; one below it is too uncertain (mostly silent time of a cold
 server)."""
 
-Pair = tuple[MeasuredPoint, Predicted]
-Ranked = tuple[str, list[Pair]]
+Ranked = tuple[str, Predictions]
 """Name of a load, and its points."""
 
 
-def rankings(points: Points, predictions: Predictions) -> dict[str, list[dict[str, Any]]]:
+def rankings(predictions: Predictions) -> dict[str, list[dict[str, Any]]]:
     """Compare orders at one load (model, node, workload); configurations that did not start have no
     rank.
 
@@ -205,41 +194,42 @@ def rankings(points: Points, predictions: Predictions) -> dict[str, list[dict[st
     # Takes a second to import, which bad input need not wait for.
     from scipy.stats import spearmanr
 
-    at_one_load: dict[tuple[Hashable, ...], list[Pair]] = defaultdict(list)
-    for point, predicted in zip(points, predictions, strict=True):
+    at_one_load: dict[tuple[Hashable, ...], list[Predicted]] = defaultdict(list)
+    for predicted in predictions:
+        point = predicted.point
         if point.failure is None and point.weight >= _LEAST_WEIGHT:
             load = (point.model.id, point.gpu, point.resolved.context.gpus, point.workload.name)
-            at_one_load[load].append((point, predicted))
+            at_one_load[load].append(predicted)
     of_several: list[Ranked] = []
     of_one: list[Ranked] = []
-    for pairs in at_one_load.values():
-        point = pairs[0][0]
+    for members in at_one_load.values():
+        point = members[0].point
         node = f"{point.resolved.context.gpus}×{point.gpu}"
         name = f"{model_name(point.model)} {node} {point.workload.name}"
-        engines = dict.fromkeys(point.engine for point, _ in pairs)
+        engines = dict.fromkeys(one.point.engine for one in members)
         if len(engines) > 1:
-            of_several.append((name, pairs))
+            of_several.append((name, members))
         for engine in engines:
-            own = [pair for pair in pairs if pair[0].engine == engine]
+            own = [one for one in members if one.point.engine == engine]
             of_one.append((f"{engine} {name}", own))
     ranked: list[dict[str, Any]] = []
-    all_engines = [(f"all engines, {name}", pairs) for name, pairs in of_several]
-    for name, pairs in all_engines + of_one:
-        if len(pairs) < _LEAST:
+    all_engines = [(f"all engines, {name}", members) for name, members in of_several]
+    for name, ordered in all_engines + of_one:
+        if len(ordered) < _LEAST:
             continue
-        measured = [point.metrics[HEADLINE] for point, _ in pairs]
-        expected = [predicted.throughput for _, predicted in pairs]
+        measured = [one.measured for one in ordered]
+        expected = [one.throughput for one in ordered]
         # Equal figures have no order.
         alike = 1 in (len(set(measured)), len(set(expected)))
         spearman = None if alike else float(spearmanr(measured, expected).statistic)
-        ranked.append({"name": name, "points": len(pairs), "spearman": spearman})
+        ranked.append({"name": name, "points": len(ordered), "spearman": spearman})
     best = [
         {
             "name": name,
-            "measured": max(pairs, key=lambda pair: pair[0].metrics[HEADLINE])[0].engine,
-            "predicted": max(pairs, key=lambda pair: pair[1].throughput)[0].engine,
+            "measured": max(compared, key=attrgetter("measured")).point.engine,
+            "predicted": max(compared, key=attrgetter("throughput")).point.engine,
         }
-        for name, pairs in of_several
+        for name, compared in of_several
     ]
     return {"rankings": ranked, "best_engine": best}
 

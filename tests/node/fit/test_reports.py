@@ -27,9 +27,17 @@ def own_points(tmp_path, throughputs):
     return points_of(read_file(csv_file(tmp_path, *rows)).rows)
 
 
-def told(throughput, **changes):
+def told(point, throughput, **changes):
     metrics = {"total_token_throughput": throughput, "mean_ttft_ms": 1100.0}
-    return Predicted(metrics, low=throughput * 0.8, high=throughput * 1.25, **changes)
+    return Predicted(point, metrics, low=throughput * 0.8, high=throughput * 1.25, **changes)
+
+
+def told_each(points, *throughputs):
+    """Predict each point: a throughput, or the failure to start."""
+    return [
+        Predicted(point, {}, failure=one) if isinstance(one, str) else told(point, one)
+        for point, one in zip(points, throughputs, strict=True)
+    ]
 
 
 def test_a_line_says_measured_predicted_and_interval(tmp_path):
@@ -42,8 +50,8 @@ def test_a_line_says_measured_predicted_and_interval(tmp_path):
             mean_ttft_ms=2500.0,
         ),
     ]
-    points = points_of(read_file(lines_file(tmp_path, *equivalent)).rows)
-    text = table(points, [told(20_000.0, left_out={"engine": 14_000.0})]).splitlines()
+    (point,) = points_of(read_file(lines_file(tmp_path, *equivalent)).rows)
+    text = table([told(point, 20_000.0, left_out={"engine": 14_000.0})]).splitlines()
     assert len(text) == 3
     cells = dict(zip(text[0].split(" | "), text[2].split(" | "), strict=True))
     assert cells["| point"] == "| 1+2"
@@ -61,8 +69,8 @@ def test_a_cold_run_is_shown_with_and_without_its_silence(tmp_path):
         mean_ttft_ms=13000.0,
         p99_ttft_ms=16000.0,
     )
-    points = points_of(read_file(lines_file(tmp_path, cold)).rows)
-    line = table(points, [told(13_200.0)]).splitlines()[2]
+    (point,) = points_of(read_file(lines_file(tmp_path, cold)).rows)
+    line = table([told(point, 13_200.0)]).splitlines()[2]
     assert "| 6 600 | 13 200 |" in line
     assert "| 1.00 |" in line
 
@@ -78,8 +86,8 @@ def test_errors_count_what_is_predicted_not_to_run(tmp_path):
             f"{VLLM} -O0": None,
         },
     )
-    gone = Predicted({}, failure="out_of_memory")
-    found = errors(points, [told(1100), told(4000), gone, gone, told(500)])
+    gone = "out_of_memory"
+    found = errors(told_each(points, 1100, 4000, gone, gone, 500))
     assert found["points"] == 3
     assert found["throughput"] == pytest.approx(1.0)
     assert found["coverage"] == pytest.approx(1 / 3)
@@ -102,8 +110,7 @@ def test_order_is_judged_at_one_load_for_all_engines_and_for_each(tmp_path):
         f"{SGLANG} --context-length 1": None,
     }
     points = own_points(tmp_path, throughputs)
-    failed = Predicted({}, failure="bad_argument")
-    found = rankings(points, [told(900), told(1800), told(1700), told(1750), told(2500), failed])
+    found = rankings(told_each(points, 900, 1800, 1700, 1750, 2500, "bad_argument"))
     everything, sglang = found["rankings"]
     assert (everything["points"], sglang["points"]) == (5, 4)
     assert sglang["spearman"] == pytest.approx(0.8)

@@ -24,6 +24,7 @@ from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import (
     Calibration,
     Factor,
+    ServerSetup,
     calibration_of,
     composed,
     drawn_factors,
@@ -32,7 +33,6 @@ from autotune.node.calibration import (
     nothing_learned,
     packaged_physics,
 )
-from autotune.node.coefficients import speed_card
 from autotune.node.steady import Limits, SteadyNode, SteadyPrediction
 
 from ...prepare.candidates import Prepared
@@ -61,8 +61,8 @@ def _groups_of_engines(candidates: Sequence[Candidate], spec: StudySpec) -> dict
     for name in sorted(versions):
         # Skip an engine without speed figures, or of an unknown version: it is not predicted.
         with suppress(UnknownName, InvalidVersion):
-            card = speed_card(name)
-            engines[name] = groups_of(card, versions[name], spec.hardware, spec.model)
+            setup = ServerSetup(name, versions[name], {}, spec.model, spec.hardware, spec.gpus)
+            engines[name] = groups_of(setup)
     return engines
 
 
