@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -82,3 +83,9 @@ class Failure:
             for key, value in asdict(self).items()
             if value or key in ("kind", "message", "log_excerpt")
         }
+
+
+def without_numbers(text: str) -> str:
+    """Return a failure's words without process numbers, addresses, times and sizes, which differ
+    between launches."""
+    return re.sub(r"0x[0-9a-f]+|[0-9]+", "", text)

@@ -17,6 +17,8 @@ from autotune.engines import Command, Configuration, Failure
 from autotune.engines.command import Resolved
 from autotune.load.metrics.table import Metrics, curve_of
 
+IN_A_ROW = 3
+"""Consecutive failures attributed to the node: one may be chance, and each costs a start."""
 SURE_TO_START = 0.9
 """Least odds of starting for a recommended command that has not started itself."""
 _FULL, _RANDOM = "full", "random_weights"

@@ -6,21 +6,19 @@ It knows neither the search nor what an evaluation does.
 
 from __future__ import annotations
 
-import re
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.base import AutotuneError, CannotGoOn
+from autotune.engines.failure import without_numbers
 
 from ..backends import Evaluator
-from ..trial import Launch, State, Trial, TrialResult
+from ..trial import IN_A_ROW, Launch, State, Trial, TrialResult
 
-_IN_A_ROW = 3
-"""Consecutive failures attributed to the node: one may be chance, and each costs a start."""
 _AFTER_RUNNING = 2
-"""The same of configurations that have run before, which is a clearer sign."""
+"""`IN_A_ROW` for configurations that have run before, which is a clearer sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ def retire_bad_node(
     cause = "for reasons that are not their configurations'"
     if latest.state is State.FAILED:
         cause = "with the same words, which no rule explains"
-        if count < _IN_A_ROW:
+        if count < IN_A_ROW:
             cause += ", though their configurations have run before"
     why = f"{count} launches in a row failed {cause}. {message}"
     # Failures on one node blame it; on several, something else.
@@ -148,20 +146,19 @@ def _failures_in_a_row(launches: Sequence[Launch], ran: set[str]) -> int:
 
     Two are enough of configurations that ran before.
     """
-    for count in (_AFTER_RUNNING, _IN_A_ROW):
+    for count in (_AFTER_RUNNING, IN_A_ROW):
         latest = launches[-count:]
         results = [one.result for one in latest]
         # A measurement that does not count has metrics: that server ran.
         if len(latest) < count or any(result.metrics for result in results):
             return 0
-        if count < _IN_A_ROW and not ran.issuperset(one.fingerprint for one in latest):
+        if count < IN_A_ROW and not ran.issuperset(one.fingerprint for one in latest):
             continue
-        if count == _IN_A_ROW and all(result.state is State.INVALID for result in results):
+        if count == IN_A_ROW and all(result.state is State.INVALID for result in results):
             return count
-        # Servers that ended with the same words, which no pattern knows. Process numbers,
-        # addresses and times differ between launches.
+        # Servers that ended with the same words, which no pattern knows.
         failures = [r.failure for r in results if r.failure is not None and r.failure.unexplained]
-        texts = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", one.log_excerpt) for one in failures}
+        texts = {without_numbers(one.log_excerpt) for one in failures}
         if len(failures) == count and len(texts) == 1:
             return count
     return 0

@@ -15,17 +15,19 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 
 from scipy.special import ndtri
 
 from autotune.base import Evidence
 from autotune.engines import Candidate, CandidateSet, Configuration, Failure, FailureKind
+from autotune.engines.failure import without_numbers
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.load.metrics.table import PROMPTS
 
 from ..study import timeline
 from ..study.spec import StudySpec, is_alone, may_share_node
-from ..trial import SURE_TO_START, Launch, Role, Trial
+from ..trial import IN_A_ROW, SURE_TO_START, Launch, Role, Trial
 from . import equivalents, objective
 from .entry import Entry, by_position
 from .nodes import NodeOffset, NodeScore, additive_spread, contrast, node_offsets
@@ -134,9 +136,8 @@ class History:
                 for e in entries
             ]
         screened = tuple(e for e in entries if e.role is Role.RANDOM_WEIGHTS)
-        entries = _without_crashes(
-            [e for e in entries if e.role is not Role.RANDOM_WEIGHTS], candidates.baseline
-        )
+        entries = [e for e in entries if e.role is not Role.RANDOM_WEIGHTS]
+        entries = _without_crashes(_without_crashes_of_nodes(entries), candidates.baseline)
         return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone, screened=screened)
 
     @property
@@ -456,6 +457,13 @@ class History:
         return sorted(e.number for rows in self.unexplained.values() for e in rows if e.unexplained)
 
     @property
+    def latest_crashes(self) -> Sequence[Entry]:
+        """Return the equal crashes without an explanation that ended the study so far, in a row."""
+        done = [e for e in self.entries if not e.pending]
+        runs = _equal_crashes(done)
+        return runs[-1] if runs and runs[-1][-1] is done[-1] else ()
+
+    @property
     def retryable(self) -> Sequence[Entry]:
         """Return the latest launches of `unexplained` candidates that may be launched once more.
 
@@ -634,6 +642,28 @@ def _entry_of(
         sent_finals_prompts=spec.finals_send_others
         and PROMPTS in result.metrics.get(spec.workloads[0], {}),
     )
+
+
+def _equal_crashes(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+    """Return the runs of at least `IN_A_ROW` launches in a row that failed with the same words,
+    which nothing explains."""
+    runs = (
+        list(run)
+        for cause, run in groupby(
+            entries, lambda e: without_numbers(e.cause) if e.broke and e.unexplained else ""
+        )
+        if cause
+    )
+    return [run for run in runs if len(run) >= IN_A_ROW]
+
+
+def _without_crashes_of_nodes(entries: Sequence[Entry]) -> list[Entry]:
+    """Drop equal crashes in a row if one of their configurations ran in another launch: the node
+    failed, not they."""
+    ran = {e.position for e in entries if e.measured}
+    runs = [run for run in _equal_crashes(entries) if any(e.position in ran for e in run)]
+    dropped = {e.number for run in runs for e in run}
+    return [e.without_result() if e.number in dropped else e for e in entries]
 
 
 def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:

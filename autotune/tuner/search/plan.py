@@ -13,7 +13,6 @@ launches for the finals.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,7 @@ from functools import partial
 import numpy as np
 
 from autotune.base.arrays import descending, ints
+from autotune.engines.failure import without_numbers
 
 from ..study.recommendation import Verdict
 from ..study.spec import is_alone, may_share_node
@@ -341,8 +341,7 @@ def _cause_of_all(history: History) -> str | None:
     untried = {item.configuration.engine for item in items} - {
         items[e.position].configuration.engine for e in done
     }
-    # Process numbers, addresses and sizes differ between launches.
-    causes = {re.sub(r"[0-9]+", "", e.cause) for e in done}
+    causes = {without_numbers(e.cause) for e in done}
     if untried or len(causes) != 1 or "" in causes:
         return None
     enough = 2 * ALIKE if done[0].out_of_memory else ALIKE
@@ -382,9 +381,14 @@ def _retried(history: History, places: Sequence[str]) -> Step | None:
     """Return another launch of a candidate whose server may have been ended from outside, before it
     counts as failed.
 
-    Launches of the baseline and of the finals without a result are made again in any case.
+    Launches of the baseline and of the finals without a result are made again in any case. After
+    equal crashes in a row the last is launched again: if it runs, the node failed, not they.
     """
-    dead = [e for e in history.retryable if e.external and e.role not in BASELINE_ROLES]
+    dead = [
+        e
+        for e in history.retryable
+        if e.role not in BASELINE_ROLES and (e.external or e in history.latest_crashes[-1:])
+    ]
     return next((Step(e.role, e.position, e.node if e.node in places else "") for e in dead), None)
 
 

@@ -150,3 +150,32 @@ def test_a_baseline_that_was_killed_is_launched_again(study_of: Opens) -> None:
     assert [one.role for one in made[:2]] == [Role.BASELINE, Role.BASELINE]
     assert made[1].trial.retry is not None
     assert outcome_of(study, spec).verdict is Verdict.BETTER
+
+
+@pytest.mark.parametrize("repaired", [True, False])
+def test_equal_crashes_in_a_row_are_the_nodes_if_one_of_them_runs_again(
+    study_of: Opens, repaired: bool
+) -> None:
+    """A bad hour: launches 2 to 4 crash alike, the study stops, and is resumed."""
+    spec = make_spec(launches=20, noise=0.02)
+    study = study_of(spec)
+    bad = range(2, 5)
+
+    def hour(trial: Trial, before: list[Launch]) -> Failure | None:
+        again = trial.configuration.fingerprint in {
+            before[n].fingerprint for n in bad if n < len(before)
+        }
+        return AT_START if trial.number in bad or (again and not repaired) else None
+
+    made = play(study, spec, hour)
+    crashed = {made[n].fingerprint for n in bad}
+    assert made[5].fingerprint == made[4].fingerprint
+    assert made[5].trial.retry is not None
+    launched_again = {one.fingerprint for one in made[5:]} & crashed
+    history = study._history(study.launches)
+    broke = {p for p in range(len(SMALL)) if history.broke(p)}
+    if repaired:
+        assert not broke
+    else:
+        assert len(broke) == 3
+        assert len(launched_again) <= 3
