@@ -57,6 +57,7 @@ class Followed:
             return
         given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         own = given[:1] == ("self",) and _carries(frame.f_locals.get("self"))
+        own |= given[:1] == ("cls",) and frame.f_locals["cls"].__name__ in SHAPES
         carried = any(_carries(frame.f_locals.get(name)) for name in given) or (
             event == "return" and _carries(value)
         )

@@ -261,7 +261,7 @@ class Progress:
         """Return value with evidence, gain over the baseline, and notes: violated limits, the load,
         or the failure."""
         spec, result, label = self._spec, launch.result, launch.result.label.lower()
-        scores, broken = objective.scores_of(spec, result), broken_slos(spec, launch)
+        scores, broken = objective.scores_of(spec, result), broken_slos(spec, result.metrics)
         if scores.value is None or scores.score is None:
             if scores.too_slow:
                 limits = "; ".join(broken)

@@ -310,11 +310,11 @@ class Launch:
         return self.trial.configuration.fingerprint
 
 
-def retry_of(trial: Trial, launches: Iterable[Launch]) -> Retry | None:
+def retry_of(fingerprint: str, launches: Iterable[Launch]) -> Retry | None:
     """Return the failure without an explanation that ended the configuration's latest launch; None
     where it ended otherwise."""
     latest = max(
-        (one for one in launches if one.fingerprint == trial.configuration.fingerprint),
+        (one for one in launches if one.fingerprint == fingerprint),
         key=lambda one: one.number,
         default=None,
     )

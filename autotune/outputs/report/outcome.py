@@ -96,7 +96,7 @@ def _nothing_feasible(study: StudyRecord) -> list[str]:
         return [*parts, "No launch is valid. The failures and their causes are below."]
     spec = study.spec.with_goodput_floor
     limits = ", ".join(text.code(slo.description) for slo in spec.slos) or "none"
-    broken = ((launch.number, broken_slos(spec, launch)) for launch in valid)
+    broken = ((launch.number, broken_slos(spec, launch.result.metrics)) for launch in valid)
     lines = [
         f"- launch {number}: {text.escape('; '.join(slos))}" for number, slos in broken if slos
     ]

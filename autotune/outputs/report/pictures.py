@@ -151,7 +151,7 @@ def _tried(study: StudyRecord, launch: Launch, own: tuple[str, str]) -> Point:
         outcome = failure.summary if failure else launch.result.state.value
     else:
         outcome = readable.number(value)
-        if broken := tables.broken_slos(study.spec, launch):
+        if broken := tables.broken_slos(study.spec, launch.result.metrics):
             look = "bad"
             outcome += f", breaks {'; '.join(broken)}"
     name = f"launch {trial.number} ({trial.role.value}), {trial.configuration.engine}"
@@ -261,7 +261,7 @@ def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> l
         role = next((roles[one] for one in fingerprints if one in roles), "")
         own = looks[rows[0].engine]
         look, shape = {"recommended": ("ink", "*"), "baseline": ("ink", "X")}.get(role, own)
-        if tables.broken_slos(study.spec, rows[0]):
+        if tables.broken_slos(study.spec, rows[0].result.metrics):
             look = "bad"
         middle = (
             geometric_mean(x for _, (x, _) in speeds),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import geometric_mean, mean, stdev
 
 from autotune.base import redact
 from autotune.engines import Scalar
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import curve_of
+from autotune.load.metrics.table import Metrics, curve_of
 from autotune.tuner.search.objective import maximises, scores_of
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State
@@ -159,7 +159,7 @@ def _state(spec: StudySpec, launch: Launch) -> str:
         return "invalid measurement"
     if launch.ranks_only:
         return _RANKS_ONLY
-    broken = broken_slos(spec, launch)
+    broken = broken_slos(spec, result.metrics)
     return f"breaks {text.escape('; '.join(broken))}" if broken else result.state.value
 
 
@@ -227,10 +227,10 @@ def nodes(study: StudyRecord) -> list[str]:
     return [note, text.table(rows, " rrrr"), finding]
 
 
-def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
-    """Return the SLOs that a launch violates, with excess and value; a missing metric violates its
-    SLO."""
-    metrics = launch.result.metrics.get(spec.workloads[0], {})
+def broken_slos(spec: StudySpec, measured: Mapping[str, Metrics]) -> list[str]:
+    """Return the SLOs that a launch violates by its workloads' metrics, with excess and value; a
+    missing metric violates its SLO."""
+    metrics = measured.get(spec.workloads[0], {})
     broken = []
     for slo in spec.slos:
         value = metrics.get(slo.metric)
@@ -256,7 +256,9 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
         complete = [launch for launch in group if launch.result.state is State.COMPLETE]
         values = study.values(complete)
         middle = average(values)
-        if middle is not None and not any(broken_slos(study.spec, one) for one in complete):
+        if middle is not None and not any(
+            broken_slos(study.spec, one.result.metrics) for one in complete
+        ):
             ranked.append((complete[0], middle, len(values)))
     ranked.sort(key=lambda row: row[1], reverse=maximises(study.spec.objective))
     best: dict[str, tuple[Launch, float, int]] = {}

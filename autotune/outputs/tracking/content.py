@@ -89,21 +89,22 @@ def launch_points(
 
     Figures at other loads follow; their step is the concurrency, else the requests per minute.
     """
-    scores = scores_of(spec, launch.result)
+    result = launch.result
+    scores = scores_of(spec, result)
     metrics: dict[str, Any] = dict.fromkeys((OBJECTIVE, spec.objective), scores.value)
     mine, base = scores.score, scores_of(spec, baseline.result).score if baseline else None
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
-    for workload, values in launch.result.metrics.items():
+    for workload, values in result.metrics.items():
         more = shown_in("mlflow") if workload == spec.workloads[0] else ()
         metrics |= _figures(spec, values, f"{workload}.", more)
-    metrics |= {name: getattr(launch.result, name) for name in SERVED}
-    metrics |= {f"time_s.{phase}": seconds for phase, seconds in launch.result.times_s.items()}
+    metrics |= {name: getattr(result, name) for name in SERVED}
+    metrics |= {f"time_s.{phase}": seconds for phase, seconds in result.times_s.items()}
     # The time stamp is the launch's own, so that writing a metric again does not add a second
     # point.
     points = [Point(name, value, 0, start_ms) for name, value in _numbers(metrics).items()]
-    workload, ends = spec.workloads[0], span_ms(launch)[1]
-    for row in filter(is_valid_row, launch.result.curve(workload)):
+    workload, (_, ends) = spec.workloads[0], span_ms(result.began_s, result.seconds)
+    for row in filter(is_valid_row, result.curve(workload)):
         load = row["concurrency"] if "concurrency" in row else 60 * row["request_rate"]
         figures = _figures(spec, row, f"{workload}.curve.", (PER_USER,))
         points += [Point(name, value, round(load), ends) for name, value in figures.items()]
@@ -113,14 +114,15 @@ def launch_points(
 def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
     """Return the objective of each launch, given by number, and the best so far; the step is the
     launch's number."""
-    by_number = {launch.number: launch for launch in launches}
-    scores = ((number, scores_of(spec, one.result)) for number, one in by_number.items())
-    values = [(number, one.value) for number, one in scores]
-    best = best_so_far(spec, list(by_number.values()))
+    rows = list(launches)
+    results = {launch.number: launch.result for launch in rows}
+    values = [(number, scores_of(spec, one).value) for number, one in results.items()]
+    best = best_so_far(spec, rows)
+    ends = {number: span_ms(one.began_s, one.seconds)[1] for number, one in results.items()}
     return [
-        Point(name, value, number, span_ms(by_number[number])[1])
-        for name, rows in (("launch_objective", values), ("best_so_far", best))
-        for number, value in rows
+        Point(name, value, number, ends[number])
+        for name, points in (("launch_objective", values), ("best_so_far", best))
+        for number, value in points
         if value is not None
     ]
 
@@ -258,12 +260,10 @@ def outcome_tags(outcome: Recommendation) -> dict[str, str]:
     return tags
 
 
-def span_ms(launch: Launch) -> tuple[int, int]:
-    """Return start and end in ms, the end from the phases' seconds: virtual seconds make runs
-    overlap."""
-    began_s = launch.result.began_s
+def span_ms(began_s: float | None, seconds: float) -> tuple[int, int]:
+    """Return start and end of a launch in ms; virtual seconds make runs overlap."""
     start = int((time.time() if began_s is None else began_s) * 1000)
-    return start, start + int(launch.result.seconds * 1000)
+    return start, start + int(seconds * 1000)
 
 
 def view_of(spec: StudySpec, experiment_id: str) -> tuple[str, str]:

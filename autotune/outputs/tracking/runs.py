@@ -177,7 +177,7 @@ class StudyRuns:
         if child and child.info.status != "RUNNING":
             return
         trial, result = launch.trial, launch.result
-        start, end = content.span_ms(launch)
+        start, end = content.span_ms(result.began_s, result.seconds)
         if not child:
             tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
             name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"

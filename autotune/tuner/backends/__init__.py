@@ -480,7 +480,7 @@ class ValidatedEvaluator:
             ranking=checked if ranks else {},
             times_s={name: float(s) for name, s in result.times_s.items() if _is_possible(s)},
         )
-        problem = next(self._problems(trial, metrics), None)
+        problem = next(self._problems(trial.workloads, metrics), None)
         if problem is None or result.state is not State.COMPLETE:
             return result
         message = f"{problem}. The measurement says nothing about the configuration."
@@ -488,11 +488,11 @@ class ValidatedEvaluator:
             result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message)
         )
 
-    def _problems(self, trial: Trial, metrics: Mapping[str, Metrics]) -> Iterator[str]:
+    def _problems(self, workloads: Sequence[str], metrics: Mapping[str, Metrics]) -> Iterator[str]:
         """List the problems of a complete result, the objective's first."""
         objective = self.spec.objective
-        goals = {trial.workloads[0], *self.spec.weights}
-        for name in (name for name in trial.workloads if name in goals):
+        goals = {workloads[0], *self.spec.weights}
+        for name in (name for name in workloads if name in goals):
             if name not in metrics:
                 yield f"{name}: not measured, although the launch is reported as complete"
                 continue

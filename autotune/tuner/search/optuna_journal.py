@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ class Journal:
         # Name the objective for optuna-dashboard, whose own function for that is not installed.
         study_id = storage.get_study_id_from_name(spec.study)
         storage.set_study_system_attr(study_id, "dashboard:objective_names", [spec.objective])
-        self._asked: dict[int, optuna.Trial] = {}
+        self._storage, self._id = storage, study_id
         self._begun: Counter[str] = Counter()
 
     def add(self, launch: Launch | None) -> None:
@@ -118,21 +118,9 @@ class Journal:
         if launch is None:
             self._study.add_trial(create_trial(state=TrialState.FAIL))
             return
-        state, value, constraints, second = _outcome(self._spec, launch)
-        fingerprint = launch.trial.configuration.fingerprint
-        self._begun[fingerprint] += 1
-        params = self._encoding.params(self._candidates.position(fingerprint))
-        trial = create_trial(
-            state=state,
-            value=value,
-            params=params,
-            distributions={
-                name: CategoricalDistribution(self._encoding.values[name]) for name in params
-            },
-            constraints=dict(constraints),
-            user_attrs={**second, **_attributes(launch.trial)},
-        )
-        self._study.add_trial(trial)
+        position = self._candidates.position(launch.fingerprint)
+        self._begin(launch.number, Step(launch.role, position, launch.trial.node))
+        self.tell(launch)
 
     def save(self) -> None:
         """Write the trials over an earlier journal; later changes are written immediately."""
@@ -140,65 +128,56 @@ class Journal:
 
     def ask(self, step: Step) -> Trial:
         """Start the trial of a step under the next number; an interrupted one is launched again."""
-        params = self._encoding.params(step.position)
-        # All its values are fixed: Optuna samples nothing.
-        self._study.enqueue_trial(params)
-        asked = self._study.ask(
-            {name: CategoricalDistribution(self._encoding.values[name]) for name in params}
-        )
         candidate = self._candidates.items[step.position]
-        trial = Trial(
-            number=asked.number,
+        number = self._storage.get_n_trials(self._id)
+        return Trial(
+            number=number,
             role=step.role,
             configuration=candidate.configuration,
             engine_version=candidate.engine_version,
             command=self._command_of(candidate),
             workloads=objective.workloads_of(self._spec, step.role),
-            launch_index=self._begun[candidate.fingerprint],
+            launch_index=self._begin(number, step),
             node=step.node,
             rungs=self._spec.rungs_of(step.role),
         )
-        self._begun[candidate.fingerprint] += 1
-        for name, value in _attributes(trial).items():
-            asked.set_user_attr(name, value)
-        self._asked[trial.number] = asked
-        return trial
+
+    def _begin(self, number: int, step: Step) -> int:
+        """Add a running trial; return how many launches its candidate had before."""
+        fingerprint = self._candidates.items[step.position].fingerprint
+        params = self._encoding.params(step.position)
+        node = {"node": step.node} if step.node else {}
+        names = {"number": number, "role": step.role.value, **node, "fingerprint": fingerprint}
+        trial = create_trial(
+            state=TrialState.RUNNING,
+            params=params,
+            distributions={
+                name: CategoricalDistribution(self._encoding.values[name]) for name in params
+            },
+            user_attrs=names,
+        )
+        self._study.add_trial(trial)
+        self._begun[fingerprint] += 1
+        return self._begun[fingerprint] - 1
 
     def tell(self, launch: Launch) -> None:
-        """Report the outcome of a trial."""
-        trial = self._asked.pop(launch.trial.number)
-        state, value, constraints, second = _outcome(self._spec, launch)
+        """Report the outcome of a trial.
+
+        A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn
+        nothing from FAIL, which is what a measurement that says nothing of the configuration
+        becomes.
+        """
+        number = self._storage.get_trial_id_from_study_id_trial_number(self._id, launch.number)
+        trial = optuna.Trial(self._study, number)
+        scores = objective.scores_of(self._spec, launch.result)
+        if scores.second_value is not None:
+            trial.set_user_attr(self._spec.goals[-1], scores.second_value)
+        state, constraints = TrialState.FAIL, dict[str, float]()
+        if launch.result.broke:
+            state, constraints = TrialState.PRUNED, {STARTS: 1.0}
+        elif scores.value is not None:
+            state, constraints = TrialState.COMPLETE, {**scores.violations}
         for name, violation in constraints.items():
             trial.set_constraint(name, violation)
-        for name, number in second.items():
-            trial.set_user_attr(name, number)
+        value = scores.value if state is TrialState.COMPLETE else None
         self._study.tell(trial, value, state)
-
-
-def _outcome(
-    spec: StudySpec, launch: Launch
-) -> tuple[TrialState, float | None, Mapping[str, float], Mapping[str, float]]:
-    """Convert a launch to Optuna's state, objective, constraints, and the second goal's metric as a
-    user attribute.
-
-    A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn
-    nothing from FAIL, which is what a measurement that says nothing of the configuration becomes.
-    """
-    scores = objective.scores_of(spec, launch.result)
-    number = scores.second_value
-    second = {} if number is None else {spec.goals[-1]: number}
-    if launch.result.broke:
-        return TrialState.PRUNED, None, {STARTS: 1.0}, second
-    if scores.value is None:
-        return TrialState.FAIL, None, {}, second
-    return TrialState.COMPLETE, scores.value, scores.violations, second
-
-
-def _attributes(trial: Trial) -> Mapping[str, Any]:
-    node = {"node": trial.node} if trial.node else {}
-    return {
-        "number": trial.number,
-        "role": trial.role.value,
-        **node,
-        "fingerprint": trial.configuration.fingerprint,
-    }

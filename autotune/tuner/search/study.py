@@ -134,10 +134,13 @@ class Study:
                 return None
             trial = self._journal.ask(decision)
         baseline = self._candidates.baseline_candidate.fingerprint
+        fingerprint = trial.configuration.fingerprint
         trial = replace(
             trial,
-            wants_answers=wants_answers(self._spec, trial, baseline, self.launches),
-            retry=retry_of(trial, self.launches),
+            wants_answers=wants_answers(
+                self._spec, trial.role, fingerprint, baseline, self.launches
+            ),
+            retry=retry_of(fingerprint, self.launches),
         )
         self._pending[trial.number] = trial
         self.phase = _PHASES[trial.role]

@@ -28,7 +28,7 @@ from scipy.special import stdtrit
 from autotune.engines import Scalar
 
 from ...study.spec import StudySpec
-from ...trial import Launch, Role, Trial
+from ...trial import Launch, Role
 from ..budget import DRIFT, capacity, lead
 from ..entry import Entry
 from ..history import MAX_UNINFORMATIVE, History
@@ -275,18 +275,19 @@ def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int
     return counts
 
 
-def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequence[Launch]) -> bool:
-    """Return whether a launch needs checked answers, after finished ones; the baseline is given by
-    its fingerprint."""
-    fingerprint = trial.configuration.fingerprint
-    mine = (one.result for one in launches if one.trial.configuration.fingerprint == fingerprint)
+def wants_answers(
+    spec: StudySpec, role: Role, fingerprint: str, baseline: str, launches: Sequence[Launch]
+) -> bool:
+    """Return whether a launch needs checked answers, after finished ones; it and the baseline are
+    given by their fingerprints."""
+    mine = (one.result for one in launches if one.fingerprint == fingerprint)
     done = [result for result in mine if result.answers_checked]
     if fingerprint == baseline:
         roles = (Role.BASELINE, Role.CONTROL, Role.FINAL)
-        return trial.role in roles and len(done) < spec.reference_checks
+        return role in roles and len(done) < spec.reference_checks
     return (
         spec.reference_checks > 0
-        and trial.role is Role.FINAL
+        and role is Role.FINAL
         and all(one.answers_right is None for one in done)
     )
 
