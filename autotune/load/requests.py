@@ -94,24 +94,21 @@ class Requests:
         turns = self.turns
         if turns is not None:
             after = turns.after[places]
-            turns = turns._replace(
-                after=np.where(after < 0, -1, np.searchsorted(places, after)),
-                think_s=turns.think_s[places],
-                own_tokens=turns.own_tokens[places],
-                system=turns.system[places],
-                system_tokens=turns.system_tokens[places],
-            )
+            after = np.where(after < 0, -1, np.searchsorted(places, after))
+            columns = (column[places] for column in turns[1:-1])
+            turns = Turns._make([after, *columns, turns.systems])
+        chosen = {name: getattr(self, name)[places] for name in _COLUMNS}
         return replace(
             self,
-            input_tokens=self.input_tokens[places],
-            output_tokens=self.output_tokens[places],
-            send_s=self.send_s[places],
-            group=self.group[places],
+            **chosen,
             concurrency=self.concurrency // parts + (number < self.concurrency % parts),
             contents=[self.contents[place] for place in places] if self.contents else (),
             blocks=[self.blocks[place] for place in places] if self.blocks else (),
             turns=turns,
         )
+
+
+_COLUMNS = ("input_tokens", "output_tokens", "send_s", "group")
 
 
 class Segment(NamedTuple):

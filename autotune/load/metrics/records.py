@@ -134,8 +134,7 @@ def latencies(done: RequestRecords) -> dict[str, Floats]:
 def statistics(name: str, values: Floats) -> dict[str, float]:
     """Return all `STATISTICS` of a latency's samples under their names, e.g. ``p99_ttft_ms``; 0
     without samples."""
-    if not len(values):
-        return {f"{statistic}_{name}_ms": 0.0 for statistic in STATISTICS}
+    values = values if len(values) else np.zeros(1)
     median, *upper = np.percentile(values, (50, 90, 95, 99)).tolist()
     figures = (float(np.mean(values)), median, float(np.std(values)), *upper)
     return {

@@ -412,15 +412,13 @@ def _in_form(text: str) -> Workload:
         prompts = int(match[2] or _DEFAULT_PROMPTS)
         passing = f"{prompts} prompts of {file} that pass vLLM's filter"
         description = f"{passing}, answers of the lengths in the file, all at once"
-    elif kind == "jsonl":
+    elif kind != "sessions":
         lengths = FileLengths(kind="jsonl", file=file)
+        if kind == "trace":
+            lengths = TraceLengths(kind="trace", file=file)
+            arrival = Arrival(kind="trace", speedup=speedup)
+            origin = f"the trace {file}"
         prompts = lengths.held
-        description = f"the {prompts} requests of {file}, all at once"
-    elif kind == "trace":
-        lengths = TraceLengths(kind="trace", file=file)
-        arrival = Arrival(kind="trace", speedup=speedup)
-        prompts = lengths.held
-        origin = f"the trace {file}"
         description = f"the {prompts} requests of {file}, {arrival.describe()}"
     else:
         lengths = SessionLengths(kind="sessions", file=file)

@@ -53,23 +53,25 @@ class MemoryPlans:
 
     def plan_of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
         """Return the plan; None for an engine or a machine unknown to the simulated node."""
-        name, spec = configuration.fingerprint, self._spec
+        name = configuration.fingerprint
         if name not in self._known:
             self._known[name] = None
-            engine, knobs = configuration.engine, configuration.knobs
-            where = self._models.get(engine, spec.model), spec.hardware, spec.gpus
+            where = configuration.knobs, configuration.engine, version
             # Values that no server could have make these errors.
             with suppress(BadInput, ArithmeticError, ValueError, TypeError):
-                coefficients = self._coefficients(knobs, engine, version)
-                setup = ServerSetup(engine, version, knobs, *where, self._calibration)
-                self._known[name] = plan_memory(SimulatedServer(setup, coefficients))
+                server = SimulatedServer(self._setup(*where), self._coefficients(*where))
+                self._known[name] = plan_memory(server)
         return self._known[name]
+
+    def _setup(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> ServerSetup:
+        spec = self._spec
+        node = self._models.get(engine, spec.model), spec.hardware, spec.gpus
+        return ServerSetup(engine, version, knobs, *node, self._calibration)
 
     def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
         if self._spec.hardware.vendor == "cpu":
             raise BadInput("the memory of servers on a CPU is unknown")
-        node = self._models.get(engine, self._spec.model), self._spec.hardware, self._spec.gpus
-        return coefficients_of(ServerSetup(engine, version, knobs, *node, self._calibration))
+        return coefficients_of(self._setup(knobs, engine, version))
 
 
 def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans) -> str | None:
