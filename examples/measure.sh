@@ -33,7 +33,7 @@ llama_server() {
 tiny_model() { # VLLM'S ENVIRONMENT
     [[ -d tiny ]] || "$1/bin/python" "$examples/vllm_cpu/tiny_model.py" tiny
     cp -r "$examples/vllm_cpu/space" . && rm -rf home
-    export HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1 VLLM_SERVER_DEV_MODE=1
+    export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_SERVER_DEV_MODE=1
 }
 
 vllm_cpu() {
@@ -42,6 +42,7 @@ vllm_cpu() {
     tiny_model .vllm-env
     autotune run --model ./tiny --hw local --engine vllm --engine-bin vllm=.vllm-env --on process --space space \
         --workload tiny-shared-prefix --launches 11 --set enforce_eager=true --engine-arg vllm='--dtype float32' \
+        --env VLLM_CPU_KVCACHE_SPACE=1 \
         --baseline 'vllm serve ./tiny --enforce-eager --dtype float32 --max-num-seqs 4 --no-enable-prefix-caching' \
         --study measured --home home
     keep "$PWD/home" vllm_cpu
@@ -56,6 +57,7 @@ sglang_cpu() {
         --engine vllm --engine-bin vllm=.engines/vllm --engine-arg vllm='--dtype float32 --enforce-eager' \
         --engine sglang --engine-bin sglang=.engines/sglang \
         --engine-arg sglang='--dtype float32 --max-total-tokens 40000 --mem-fraction-static 0.2' \
+        --env VLLM_CPU_KVCACHE_SPACE=1 \
         --baseline 'vllm serve ./tiny --enforce-eager --dtype float32 --max-num-seqs 4 --no-enable-prefix-caching' \
         --study measured --home home
     keep "$PWD/home" sglang_cpu

@@ -22,6 +22,7 @@ from autotune.base import (
 )
 from autotune.tuner.backends import backend_of
 from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.variables import changed_variables
 from autotune.tuner.study.home import Home, calibration_of_home, library_of, ui_command
 from autotune.tuner.study.options import RegressOptions, RunOptions, VerifyOptions
 from autotune.tuner.study.recommendation import Recommendation
@@ -103,6 +104,8 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -
             _send_to_mlflow(spec, done, folder)
         else:
             _announce(spec, None)
+            for name, before, now in changed_variables(spec):
+                say(f"{name} is {now} in this shell; the servers keep the study's own: {before}")
             done = _tune(spec, folder, as_json)
     _conclude(done, folder, as_json)
 

@@ -19,6 +19,7 @@ from autotune.base import BadInput, MalformedFile, UnknownName
 
 from .cards import Architecture, HardwareCard, ModelCard
 from .entry import LOADER, parse_yaml, spaces_root
+from .environment import ServerEnvironment
 from .expression import names, template_names
 from .huggingface import CONFIG, model_from_file
 from .schema import EngineCard, NarrowedEngine, Narrowing
@@ -449,6 +450,12 @@ def shared_locks() -> list[LockFile]:
 def _shared_files() -> SharedMemoryNames:
     shared: SharedMemoryNames = _cached(spaces_root() / "shared_memory.yaml", SharedMemoryNames)
     return shared
+
+
+def server_environment() -> ServerEnvironment:
+    """Return which variables of a shell servers get."""
+    known: ServerEnvironment = _cached(spaces_root() / "environment.yaml", ServerEnvironment)
+    return known
 
 
 @cache

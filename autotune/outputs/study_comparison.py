@@ -12,6 +12,7 @@ from typing import Any
 from autotune.base import BadInput, Evidence
 from autotune.engines import Configuration, Scalar, engine
 from autotune.engines.context import effective
+from autotune.engines.environment import differences
 from autotune.load.bench.compare import SHOWN, Change, changes_json, rows_of
 from autotune.load.bench.results import Interval
 from autotune.load.metrics import readable
@@ -169,6 +170,9 @@ class StudyComparison:
         for name, value in settings[0].items():
             if value != settings[1][name]:
                 found.append(f"different {name}: {value} in A, {settings[1][name]} in B")
+        shells = [study.spec.inherited or {} for study in (self.a, self.b)]
+        for name, one, other in differences(*shells):
+            found.append(f"different variables of the servers: {name} is {one} in A, {other} in B")
         for name, outcome in (("A", a), ("B", b)):
             if not outcome.recommended:
                 found.append(f"{name} has no recommendation: {outcome.stop_reason}")

@@ -22,7 +22,7 @@ from typing import ClassVar
 from autotune.base import BadInput, Environment
 from autotune.base.child import IMPORT_FOLDER
 from autotune.engines import Command, EngineCard, Failure, FailureKind
-from autotune.engines.library import shared_locks, shared_memory_names
+from autotune.engines.library import server_environment, shared_locks, shared_memory_names
 
 from . import ShutdownTimeouts, StopReport
 from .command import (
@@ -321,11 +321,15 @@ class ProcessServer(Server):
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
     """Start servers, each in its own process session, under a watchdog, on a leased loopback
-    port."""
+    port.
+
+    They inherit this process's environment; without `all_inherited` only what no study records.
+    """
 
     timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     environment: Environment = field(default_factory=dict, repr=False)
     ports: Sequence[int] | None = None
+    all_inherited: bool = True
     server: ClassVar[type[ProcessServer]] = ProcessServer
 
     def launch(self, command: Command, folder: Path, card: EngineCard) -> Server:
@@ -345,7 +349,8 @@ class ProcessLauncher:
         # holds the marker, unless it is told not to (https://github.com/dvarrazzo/py-setproctitle,
         # SPT_NOENV).
         ours = {"SPT_NOENV": "1", MARKER: marker, **self.environment}
-        environment = {**os.environ, **card.serving.environment, **command.env, **ours}
+        inherited = server_environment().inheritable(os.environ, all_recorded=self.all_inherited)
+        environment = {**inherited, **card.serving.environment, **command.env, **ours}
         front, argv, engine_environment = self._command(command, environment, folder, card)
         log = prepare_folder(folder, command.files)
         api_key = api_key_of(command.argv, engine_environment, card.serving)

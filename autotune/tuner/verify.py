@@ -53,6 +53,7 @@ from .comparison import StudyFigures
 from .executors import LocalExecutor, retire_bad_node
 from .prepare.candidates import Prepared, check_weights, prepare, typed_candidate
 from .prepare.names import engine_and_version
+from .prepare.variables import inherited
 from .search.budget import RESERVE
 from .search.decide.finals import LEAST_DEGREES
 from .search.decide.sequential_test import Look, repeated_interval
@@ -174,6 +175,7 @@ def retargeted(
             "noise": 0.0,
             "finals_from": 0,
             "engine_args": {},
+            "inherited": inherited(spec, backend),
             "executor": "local",
             "sampler": "gp",
             "screened": (),

@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -361,3 +362,22 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "trial").write_text("a file")
     with pytest.raises(BadInput, match="is not writable"):
         launch(tmp_path / "trial")
+
+
+def test_a_server_gets_what_its_study_recorded_and_nothing_else_of_that_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NCCL_ALGO", "VLLM_PORT", "CUDA_HOME", "MY_OWN"):
+        monkeypatch.setenv(name, "shell")
+
+    def given(launcher: ProcessLauncher) -> dict[str, str]:
+        command = replace(stand_in(), env={"NCCL_DEBUG": "study"})
+        with launcher.launch(command, tmp_path, CARD) as server:
+            block = Path(f"/proc/{server.pids[0]}/environ").read_bytes().decode()
+        settings = dict(item.partition("=")[::2] for item in block.split("\0"))
+        names = ("NCCL_ALGO", "NCCL_DEBUG", "VLLM_PORT", "CUDA_HOME", "MY_OWN")
+        return {name: settings[name] for name in names if name in settings}
+
+    ours = {"NCCL_DEBUG": "study", "CUDA_HOME": "shell", "MY_OWN": "shell"}
+    assert given(ProcessLauncher(GRACE, all_inherited=False)) == ours
+    assert given(ProcessLauncher(GRACE)) == {**ours, "NCCL_ALGO": "shell"}

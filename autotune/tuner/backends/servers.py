@@ -563,7 +563,10 @@ class LaunchingBackend(ServerBackend):
     def start(self, run: ServerEvaluator, trial: Trial, kind: Engine, folder: Path) -> Server:
         token = read_secret(None, run.spec.hf_token_file, "--hf-token")
         launcher = self.launcher(
-            run.shutdown, {} if token is None else {"HF_TOKEN": token}, run.ports
+            run.shutdown,
+            {} if token is None else {"HF_TOKEN": token},
+            run.ports,
+            run.spec.inherited is None,
         )
         card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
         return launcher.launch(self.start_command(trial, card, run), folder, card)
@@ -743,6 +746,7 @@ class External(ServerBackend):
             "--baseline": options.baseline,
             "--engine-arg": options.engine_args,
             "--set": options.pins,
+            "--env": options.env,
         }
         asked = " and ".join(option for option, value in refused.items() if value)
         if not is_local(options.executor):

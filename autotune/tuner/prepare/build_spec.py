@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ from ..study.options import RunOptions
 from ..study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
 from .names import engine_and_version, find_model, knob_named
 from .recipes import with_recipe
+from .variables import in_front, typed_variables, with_inherited
 
 _DEFAULT = "sharegpt"
 _MOST_LAUNCHES, _MOST_HOURS = 10_000, 8_760
@@ -171,10 +173,14 @@ def _served(
     versions = {name: version for name, version in asked if version is not None}
     cards += _baseline(options.baseline, library)
     images = backend.images(options.images, cards, versions, spec.hardware, library)
-    typed = (options.baseline, _engine_args(options.engine_args, library))
+    passed = _engine_args(options.engine_args, library)
+    variables = typed_variables(options.env, os.environ)
+    for card in cards if variables else ():
+        passed[card.engine] = in_front(passed.get(card.engine, ""), card, variables, library)
     binaries = named_binaries(options.engine_bins, library)
     versions |= {name: version for name, (version, _) in images.items()}
     pins, pin_notes = _pins(options.pins, [engine(name, library) for name in names], library)
+    typed = (options.baseline, passed)
     chosen = choose(names, typed, binaries, backend.elsewhere, library, notify, versions)
     notes += [*chosen.notes, *pin_notes]
     notes += [
@@ -185,7 +191,7 @@ def _served(
     if calibration is not None:
         path, fit = options.calibration, calibration.fit_summary
         notes.append(f"the simulated node uses the coefficients of {path}: {fit}")
-    return spec.with_fields(
+    spec = spec.with_fields(
         engines=tuple(EngineChoice(name=n, version=chosen.versions[n]) for n in names),
         baseline=chosen.baseline,
         recipe=recipe,
@@ -197,6 +203,7 @@ def _served(
         images={name: image for name, (_, image) in images.items()},
         notes=tuple(notes),
     )
+    return with_inherited(spec, options, backend, chosen.versions, library)
 
 
 def _with_default_load(spec: StudySpec, library: Library) -> StudySpec:

@@ -63,6 +63,7 @@ from ..trial import Launch, Trial
 from .own_options import OwnOptions, engine_in_study, own_options_of
 from .predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from .recipes import known_recipes
+from .variables import inheriting
 
 PROMISES = "promises"
 """Name of the removals for trade-offs that are not allowed."""
@@ -121,7 +122,11 @@ class Prepared:
             space = self.spaces[configuration.engine]
             command = space.passed.command(space.engine, configuration, space.context)
         card = self.library.engines.get(configuration.engine)
-        return command if card is None else self.backend.as_launched(command, card, self.spec)
+        if card is None:
+            return command
+        return self.backend.as_launched(
+            inheriting(command, card, self.spec, self.library), card, self.spec
+        )
 
     def counts(self) -> dict[str, int]:
         """Count the candidates of each searched engine."""
@@ -280,6 +285,7 @@ def _verified(spec: StudySpec, library: Library, *, anywhere: bool) -> Prepared:
     commands: dict[Candidate, Command] = {}
     for one in spec.verifies.commands:
         command = replace(split_command(one.command), files=one.files)
+        command = inheriting(command, recognise(command.argv, library).card, spec, library)
         candidate, command = typed_candidate(spec, library, command, spaces, anywhere=anywhere)
         commands.setdefault(candidate, command)
     listed = list(commands)

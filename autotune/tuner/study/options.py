@@ -29,6 +29,7 @@ from autotune.base.options import (
     same,
     typed_word,
 )
+from autotune.engines.command import referenced
 from autotune.load.options import BenchOptions
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class RunOptions:
     pins: Sequence[str] = repeatable("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tensor_parallel=8; repeatable.", SPACE, needs="search")
     drop: Sequence[str] = repeatable("--drop", "Option of --baseline that no candidate keeps, e.g. enable-lora; repeatable.", SPACE, needs="launch")
     engine_args: Sequence[str] = repeatable("--engine-arg", "Options added to every command of an engine, the baseline's too, e.g. sglang='--trust-remote-code'.", SPACE, needs="launch")
+    env: Sequence[str] = repeatable("--env", "Variable of every server: NAME=VALUE, or NAME with the shell's value; repeatable.", SPACE, needs="launch", again=not_again)
+    clean_env: bool = option("--clean-env", "Servers get none of the shell's variables of engines and libraries.", SPACE, default=False, needs="launch", again=not_again)
     min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
     allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = repeatable("--allow", "Allowed trade-off for speed. Default: none; repeatable.", SPACE)
     space: Path | None = option("--space", "Your space file or folder.", SPACE)
@@ -129,7 +132,12 @@ def command_line(spec: StudySpec, unused: Sequence[str] = ()) -> str:
     Args:
         unused: options that mean nothing where it runs, see `Backend.unused_options`.
     """
-    lines = ["autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"]
+    plain = {n: value for n, value in (spec.inherited or {}).items() if not referenced(value)}
+    words = [f"{name}={shlex.quote(value)}" for name, value in plain.items()]
+    words.append(
+        "autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"
+    )
+    lines = [" ".join(words)]
     for one, declared in declared_options(RunOptions if spec.verifies is None else VerifyOptions):
         for value in _typed(one, declared, spec) if one.name not in unused else ():
             lines.append(f"{declared.flag} {shlex.quote(value)}")

@@ -88,6 +88,9 @@ class StudySpec(_Value):
         accuracy_sha256, table_sha256: of the content of a task file and of a replayed one; a
             resumed study must find the same.
         finals_from: finals of a smaller budget have lower numbers; they count for the search.
+        inherited: variables of the shell that began the study, which every server gets unless its
+            command sets them; None: no server is launched, or the study is of before, whose servers
+            inherit those of each tuner.
         keeps_unread: knobs that the simulated node does not read are not searched; false in studies
             of before.
         installed: the engines that are launched from this machine, by name; a resumed study
@@ -134,6 +137,7 @@ class StudySpec(_Value):
     finals_from: int = Field(default=0, ge=0)
     keeps_unread: bool = False
     hours: float | None = None
+    inherited: dict[str, str] | None = None
     installed: dict[str, InstalledEngine] = {}
     notes: tuple[str, ...] = ()
     on: str = "simulator"
