@@ -127,7 +127,7 @@ def _compose_services(container: Container) -> tuple[dict[str, Any], dict[str, A
         # Only the reserved GPUs go in, and are counted from 0 there.
         inherited = [name for name in inherited if not chooses_gpus(name)]
         own = dict(container.env)
-        gpus = [{"driver": "nvidia", "count": fleet.all_gpus, "capabilities": ["gpu"]}]
+        gpus = [{"driver": "nvidia", "count": fleet.gpus * fleet.count, "capabilities": ["gpu"]}]
     settings = {name: written(value, doubled, required) for name, value in own.items()}
     head, tail, balancer = _filled(
         "compose.yaml",
@@ -317,7 +317,7 @@ def dstack_service(winner: Winner) -> str:
 
 def dstack_task(winner: Winner) -> str:
     """Return ``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
-    winner.fleet.check_alone("a dstack task", "dstack")
+    winner.fleet.check_alone()
     return _dstack(container_of(winner), "task", {"ports": [PORT]}, [])
 
 

@@ -13,15 +13,8 @@ from string import Template
 from typing import Any
 
 from autotune.base import BadInput
-from autotune.engines import Command, Knobs
-from autotune.engines.command import PORT, numbers_of, port_of_gpus, servers_of
-
-_TOGETHER = (
-    "trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait' EXIT",
-    "trap 'exit 143' INT TERM",
-)
-"""Lines of a script after which all its servers end with it."""
-
+from autotune.engines import Command
+from autotune.engines.command import PORT, numbers_of, port_of_gpus
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -36,27 +29,15 @@ class Fleet:
     port: int
     servers: Sequence[Mapping[str, str]]
 
-    @classmethod
-    def of(cls, knobs: Knobs, vendor: str, gpus: int, port: int) -> Fleet:
-        return cls(gpus, port, servers_of(knobs, vendor))
-
     @property
     def count(self) -> int:
         return len(self.servers) or 1
-
-    @property
-    def all_gpus(self) -> int:
-        return self.gpus * self.count
 
     def heading(self) -> list[str]:
         """Say that several servers share the load."""
         if not self.servers:
             return []
         return [f"{self.count} servers of {self.gpus} GPUs each share the load"]
-
-    def of_each(self, load: float) -> float:
-        """Return each server's share of a load."""
-        return load / self.count
 
     # Shell scripts
 
@@ -104,7 +85,9 @@ class Fleet:
             return [" \\\n  ".join([*start, *words])]
         start = ["env", *(f'{name}="$gpus"' for name in self.servers[0]), *settings]
         return [
-            *_TOGETHER,
+            # With the script, and with one of them, all end.
+            "trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait' EXIT",
+            "trap 'exit 143' INT TERM",
             f"for gpus in {' '.join(numbers_of(self.servers))}; do",
             "  " + " \\\n    ".join([*start, *words]) + " &",
             "done",

@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from autotune.base import BadInput, Evidence, redact
 from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine
-from autotune.engines.command import PORT, gpus_of_a_server, reference_in
+from autotune.engines.command import PORT, gpus_of_a_server, reference_in, servers_of
 from autotune.engines.entry import in_range
 from autotune.engines.kept import given_options, missing_files
 from autotune.load.metrics import readable
@@ -225,7 +225,7 @@ def render_capacity(winner: Winner) -> str:
     replicas."""
     load, goal = winner.spec.load, winner.choice.objective
     capacities = [load.found(row) or 0.0 for row in winner.capacities]
-    logs = [math.log(winner.fleet.of_each(capacity)) for capacity in capacities]
+    logs = [math.log(capacity / winner.fleet.count) for capacity in capacities]
     half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
     per_replica, low, high = (math.exp(mean(logs) + end) for end in (0.0, -half, half))
     on_a_node, least, name = None, low, "95 % interval"
@@ -287,7 +287,9 @@ class Winner:
 
     @property
     def fleet(self) -> Fleet:
-        return Fleet.of(self.choice.config, self.spec.hardware.vendor, self.gpus, self.port)
+        return Fleet(
+            self.gpus, self.port, servers_of(self.choice.config, self.spec.hardware.vendor)
+        )
 
     @property
     def port(self) -> int:
