@@ -23,7 +23,7 @@ from autotune.base import BadInput, Notify, redact
 from autotune.engines import Candidate, Library
 from autotune.engines.command import reference_in
 from autotune.load.workloads import load_workload
-from autotune.servers.command import read_secret, server_logs
+from autotune.servers.command import inherited_secrets, read_secret, server_logs
 from autotune.servers.watchdog import read_ends
 from autotune.tuner.backends import backend_of
 from autotune.tuner.prepare.candidates import prepare
@@ -49,9 +49,6 @@ _PROMPT = re.compile(
     r"prompt(_token_ids|s)?['\"]?\s*[:=]|['\"]?messages['\"]?\s*[:=]|received request",
     re.IGNORECASE,
 )
-_SHORTEST_SECRET = (
-    8  # Least characters of a secret in the environment: a variable with its name may hold "none"
-)
 
 
 def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> bytes:
@@ -65,8 +62,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
         raise BadInput(f"study {study!r} has no finished launch, so there is nothing to bundle")
     library = library_of(spec)
     known = _candidates(spec, launches, library, notify)
-    secrets, done = _secrets(spec, launches), home.recommendation(study)
-    described, files = {}, {}
+    secrets, described, files = _secrets(spec, launches), {}, {}
     for name in spec.workloads:  # A workload that is gone, or a file of it, is left out.
         with suppress(BadInput, OSError):
             workload = load_workload(name, library)
@@ -74,27 +70,23 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
             for point in workload.points:
                 if file := getattr(point.lengths, "file", None):
                     files[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    workloads = {
-        "workloads": described,
-        "files": {Path(file).name: sha for file, sha in files.items()},
-    }
-    documents = {
+    documents: dict[str, Any] = {
         CANDIDATES: known.model_dump(mode="json", by_alias=True),
-        "workloads.json": workloads,
+        "workloads.json": {
+            "workloads": described,
+            "files": {Path(file).name: sha for file, sha in files.items()},
+        },
     }
-    if done:
+    if done := home.recommendation(study):
         documents[RECOMMENDATION] = done.to_json()
     question = redact.document(spec.model_dump(mode="json"), secrets)
+    members = {STUDY: yaml.safe_dump(question, sort_keys=False, width=120).encode()}
     kept = launches
     if not prompts:
         kept = [replace(launch, result=launch.result.without_prompts()) for launch in launches]
     # Rows in the form of their file: enumerations are texts, tuples are lists.
-    plain = (json.loads(json.dumps(row_of(one))) for one in kept)
-    rows = (json.dumps(redact.document(row, secrets), allow_nan=False) for row in plain)
-    members = {
-        name: _json(redact.document(document, secrets)) for name, document in documents.items()
-    }
-    members[STUDY] = yaml.safe_dump(question, sort_keys=False, width=120).encode()
+    plain = json.loads(json.dumps(list(map(row_of, kept))))
+    rows = (json.dumps(row, allow_nan=False) for row in redact.document(plain, secrets))
     members[RESULTS] = "".join(f"{row}\n" for row in rows).encode()
     for launch in launches:
         place = f"trials/{launch.number:04d}"
@@ -102,15 +94,20 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
             with suppress(OSError):
                 members[f"{place}/{name}"] = _trimmed(log, secrets, prompts=prompts)
         with suppress(OSError, ValueError):
-            resolved = json.loads((folder / place / "resolved.json").read_bytes())
-            members[f"{place}/resolved.json"] = _json(redact.document(resolved, secrets))
+            resolved = f"{place}/resolved.json"
+            documents[resolved] = json.loads((folder / resolved).read_bytes())
+    members |= {name: _masked(document, secrets) for name, document in documents.items()}
     if prompts:
         members |= {f"workloads/{sha}": Path(file).read_bytes() for file, sha in files.items()}
-    engines = {choice.name: choice.version for choice in spec.engines}
-    about = {"study": spec.study, "autotune": __version__, "engines": engines, "seed": spec.seed}
-    return pack(
-        {**about, "launches": len(launches), "prompts": prompts}, dict(sorted(members.items()))
-    )
+    about = {
+        "study": spec.study,
+        "autotune": __version__,
+        "engines": {choice.name: choice.version for choice in spec.engines},
+        "seed": spec.seed,
+        "launches": len(launches),
+        "prompts": prompts,
+    }
+    return pack(about, dict(sorted(members.items())))
 
 
 def _candidates(
@@ -176,19 +173,20 @@ def _trimmed(path: Path, secrets: Collection[str], *, prompts: bool) -> bytes:
 
 def _secrets(spec: StudySpec, launches: Sequence[Launch]) -> set[str]:
     """Return the known secrets, to be masked in every text."""
-    found = {value for value in redact.secrets_in((), os.environ) if len(value) >= _SHORTEST_SECRET}
+    found = inherited_secrets(os.environ)
     for file in (spec.api_key_file, spec.hf_token_file):
         with suppress(BadInput):
             found.add(read_secret(None, file, "") or "")
-    if spec.api_key_env:
-        found.add(os.environ.get(spec.api_key_env, ""))
+    names = {spec.api_key_env}
     for launch in launches:
         command = launch.trial.command
         found |= redact.secrets_in(command.words, command.env)
-        names = (reference_in(word)[1] for word in (*command.words, *command.env.values()))
-        found |= {os.environ.get(name, "") for name in names if name is not None}
+        names |= {reference_in(word)[1] for word in (*command.words, *command.env.values())}
+    found |= {os.environ.get(name, "") for name in names if name is not None}
     return found - {"", redact.MASK}
 
 
-def _json(document: Any) -> bytes:
-    return json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
+def _masked(document: Any, secrets: Collection[str]) -> bytes:
+    return (
+        json.dumps(redact.document(document, secrets), indent=1, allow_nan=False).encode() + b"\n"
+    )

@@ -31,9 +31,7 @@ from .winner import (
     comment,
     groups,
     heading,
-    model_first,
     settings_without_secrets,
-    version_of_parser,
 )
 
 
@@ -78,8 +76,7 @@ def _scalar(word: str) -> Any:
 
 def render_config(winner: Winner) -> str:
     """Return the file's text; its first lines hold the command that uses it."""
-    choice, kind = winner.choice, winner.engine
-    argv = model_first(choice, kind)
+    choice, kind, argv = winner.choice, winner.engine, winner.model_first()
     parts = _parse(argv)
     program, document = parts.program, parts.options
     start = len(argv) - len(kind.arguments(argv) or ())
@@ -87,7 +84,7 @@ def render_config(winner: Winner) -> str:
         document = {"model": program.pop(start), **document}
     notes = []
     flags = any(value is True for value in document.values())
-    if flags and not in_range(version_of_parser(choice, kind), kind.flags_in_file):
+    if flags and not in_range(winner.parser_version, kind.flags_in_file):
         since = kind.flags_in_file.removeprefix(">=")
         notes.append(
             f"{kind.card.title} before {since} misreads flags in this file: export the shell "
@@ -128,7 +125,7 @@ def _file(
 
 def render_trtllm(winner: Winner) -> str:
     """Return the file's text; its first lines hold the command that uses it."""
-    choice, parts = winner.choice, _parse(model_first(winner.choice, winner.engine))
+    choice, parts = winner.choice, _parse(winner.model_first())
     # Known are the options that name the file, and those that are fields of it.
     known = yaml.safe_load(
         files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text()

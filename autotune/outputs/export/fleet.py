@@ -16,6 +16,7 @@ from autotune.base import BadInput
 from autotune.engines import Command
 from autotune.engines.command import PORT, numbers_of, port_of_gpus
 
+
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """The servers of one recommendation, on `gpus` each.
@@ -136,9 +137,10 @@ class Fleet:
         note = "Replicas share a node if its fleet has blocks: set them to the node's GPUs over a replica's."
         return {"replicas": self.count}, [note]
 
-    def check_alone(self, kind: str, instead: str) -> None:
-        """Raise `BadInput` for several servers, which another format has."""
+    def check_alone(self) -> None:
+        """Raise `BadInput` for several servers, which are no dstack task."""
         if self.servers:
             raise BadInput(
-                f"{kind} is one server, but {self.count} are recommended: use the format {instead}"
+                f"a dstack task is one server, but {self.count} are recommended: use the format "
+                "dstack"
             )

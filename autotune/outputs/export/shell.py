@@ -21,10 +21,8 @@ from .winner import (
     container_of,
     heading,
     image_notes,
-    parsed_command,
     required,
     settings_without_secrets,
-    text_of,
     without_secrets,
 )
 
@@ -42,7 +40,7 @@ def render(winner: Winner) -> str:
         )
         lead = comment(heading(winner))
         return f"#!/usr/bin/env bash\n{lead}printf '%s\\n' {shlex.quote(row)} >&2\nexit 1\n"
-    host = text_of(parsed_command(choice, winner.engine), "host") or _LOOPBACK[0]
+    host = winner.text_of("host") or _LOOPBACK[0]
     address = f"on {host}, as your command does; to change that: ./serve.sh --host 127.0.0.1"
     if host in _LOOPBACK:
         address = "on loopback by default; to change that: ./serve.sh --host 0.0.0.0"

@@ -153,7 +153,7 @@ def image_notes(winner: Winner) -> list[str]:
     """Warn of files that a container does not see, and of an image whose name is derived and may
     not exist."""
     choice, kind, notes = winner.choice, winner.engine, []
-    version, words = version_of_parser(choice, kind), kind.arguments(choice.engine_argv) or ()
+    version, words = winner.parser_version, kind.arguments(choice.engine_argv) or ()
     with suppress(BadInput):
         command = Command(tuple(words), {}, choice.files)
         options = given_options(kind, kind.prepare(words, version, command), version)
@@ -301,6 +301,45 @@ class Winner:
     def engine(self) -> Engine:
         return engine(self.choice.engine, library_of(self.spec))
 
+    @property
+    def parser_version(self) -> str:
+        """Return the version whose parser reads the command: the newest if a replayed row names no
+        version."""
+        version = self.choice.engine_version
+        return self.engine.card.newest if version == UNKNOWN else version
+
+    def parse(self, argv: Sequence[str]) -> ParsedCommand | None:
+        """Parse words of the command as the engine does; None for options unknown to the bundled
+        copy of its parser."""
+        with suppress(BadInput):
+            command = Command(tuple(argv), self.choice.env, self.choice.files)
+            return self.engine.parse(command, self.parser_version)
+        return None
+
+    def text_of(self, option: str) -> str | None:
+        """Return an option's value, the first of several; None without one."""
+        parsed = self.parse(self.choice.engine_argv)
+        value = parsed.args.get(option) if parsed else None
+        values = value if isinstance(value, list) else [value]
+        return values[0] if values and isinstance(values[0], str) else None
+
+    def model_first(self) -> list[str]:
+        """Return the engine's words with the model first: ``-tp 8 MODEL`` becomes ``MODEL -tp 8``.
+
+        Only the engine's parser can tell that MODEL is no value of ``-tp``; other readers of the
+        words cannot.
+        """
+        argv, kind = self.choice.engine_argv, self.engine
+        arguments, parsed = kind.arguments(argv), self.parse(argv)
+        if not parsed or kind.card.model_flag or not arguments or not arguments[0].startswith("-"):
+            return argv
+        start = len(argv) - len(arguments)
+        for place in range(start + 1, len(argv)):
+            moved = [*argv[:start], argv[place], *argv[start:place], *argv[place + 1 :]]
+            if argv[place] == parsed.model and self.parse(moved) == parsed:
+                return moved
+        return argv
+
 
 def winner_of(
     recommendation: Recommendation,
@@ -347,7 +386,7 @@ def in_image(winner: Winner) -> list[str]:
     """Return the command as an image runs it, with secrets as ``${NAME}``; raises `BadInput` if no
     image can."""
     kind = winner.engine
-    argv, installed = model_first(winner.choice, kind), winner.spec.installed.get(kind.name)
+    argv, installed = winner.model_first(), winner.spec.installed.get(kind.name)
     program, arguments = list(kind.card.program), kind.arguments(argv)
     if arguments is not None:
         name, *rest = argv[: len(argv) - len(arguments)]
@@ -362,48 +401,6 @@ def in_image(winner: Winner) -> list[str]:
         )
     # A folder named from where the study was made lies elsewhere in a container.
     return without_secrets([*program, *absolute_paths(arguments, winner.choice.files)])
-
-
-def model_first(choice: Choice, kind: Engine) -> list[str]:
-    """Return the engine's words with the model first: ``-tp 8 MODEL`` becomes ``MODEL -tp 8``.
-
-    Only the engine's parser can tell that MODEL is no value of ``-tp``; other readers of the words
-    cannot.
-    """
-    argv, parsed = choice.engine_argv, parsed_command(choice, kind)
-    arguments = kind.arguments(argv)
-    if not parsed or kind.card.model_flag or not arguments or not arguments[0].startswith("-"):
-        return argv
-    start = len(argv) - len(arguments)
-    for place in range(start + 1, len(argv)):
-        moved = [*argv[:start], argv[place], *argv[start:place], *argv[place + 1 :]]
-        other = choice.model_copy(update={"argv": [*choice.container, *moved]})
-        if argv[place] == parsed.model and parsed_command(other, kind) == parsed:
-            return moved
-    return argv
-
-
-def version_of_parser(choice: Choice, kind: Engine) -> str:
-    """Return the version whose parser reads the command: the newest if a replayed row names no
-    version."""
-    return kind.card.newest if choice.engine_version == UNKNOWN else choice.engine_version
-
-
-def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
-    """Return the command as the engine parses it; None for options unknown to the bundled copy of
-    its parser."""
-    try:
-        command = Command(tuple(choice.engine_argv), choice.env, choice.files)
-        return kind.parse(command, version_of_parser(choice, kind))
-    except BadInput:
-        return None
-
-
-def text_of(parsed: ParsedCommand | None, option: str) -> str | None:
-    """Return an option's value, the first of several; None without one."""
-    value = parsed.args.get(option) if parsed else None
-    values = value if isinstance(value, list) else [value]
-    return values[0] if values and isinstance(values[0], str) else None
 
 
 def model_named(argv: Sequence[str], kind: Engine) -> str | None:
@@ -477,7 +474,7 @@ class Container:
 def container_of(winner: Winner) -> Container:
     """Return the winner in a container; raises `BadInput` if no image is known for it."""
     choice, hardware, kind = winner.choice, winner.spec.hardware, winner.engine
-    argv, parsed, image = in_image(winner), parsed_command(choice, kind), _image(winner)
+    argv, image = in_image(winner), _image(winner)
     model = model_named(argv, kind) or winner.spec.model.id
     if model.startswith("."):
         raise BadInput(
@@ -517,8 +514,8 @@ def container_of(winner: Winner) -> Container:
         start_limit_s=limit_s,
         start_limit_source=limit_source,
         model=model,
-        served=text_of(parsed, "served_model_name") or model,
-        revision=text_of(parsed, "revision"),
+        served=winner.text_of("served_model_name") or model,
+        revision=winner.text_of("revision"),
         weights=weights if weights and weights.startswith("/") else None,
         storage_gib=10 * max(2, math.ceil(storage_gib / 10)),
     )

@@ -41,6 +41,12 @@ class StudyRecord:
             if share.baseline is None and may_share_node(share.node)
         }
 
+    def mark(self, fingerprint: str) -> str:
+        """Return a mark with the trade-offs of a launched configuration, for a table; empty without
+        any."""
+        kinds = self.recommendation.given_up.get(fingerprint)
+        return f" (trade-off: {', '.join(kinds)})" if kinds else ""
+
     def by_configuration(self, *roles: Role) -> dict[str, list[Launch]]:
         """Return fingerprint to its undisturbed launches in these roles (any role without one).
 

@@ -73,8 +73,8 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         kind = "Serving command"
         if choice.stand_in:
             kind = "The table has no command; its row in the form of one"
-        parts.append(f"{kind} ({text.escape(choice.engine)} {choice.engine_version}):")
-        parts.append(_command(choice))
+        kind += f" ({text.escape(choice.engine)} {choice.engine_version}):"
+        parts += [kind, _command(choice)]
     parts += [_list(sentences.promises(outcome)), *map(_command, outcome.alternatives)]
     parts.append(_list([*sentences.paragraphs(outcome), sentences.remaining(outcome)]))
     failures = (row.result.failure for row in study.launches if row.role is Role.BASELINE)
@@ -96,9 +96,10 @@ def _nothing_feasible(study: StudyRecord) -> list[str]:
         return [*parts, "No launch is valid. The failures and their causes are below."]
     spec = study.spec.with_goodput_floor
     limits = ", ".join(text.code(slo.description) for slo in spec.slos) or "none"
-    broken = ((launch.number, broken_slos(spec, launch.result.metrics)) for launch in valid)
     lines = [
-        f"- launch {number}: {text.escape('; '.join(slos))}" for number, slos in broken if slos
+        f"- launch {launch.number}: {text.escape('; '.join(slos))}"
+        for launch in valid
+        if (slos := broken_slos(spec, launch.result.metrics))
     ]
     counts = f"Valid launches: {len(valid)}; beyond a limit: {len(lines)}."
     return [*parts, f"{counts} Limits: {limits}.", "\n".join(lines)]
@@ -200,12 +201,11 @@ def comparison(study: StudyRecord) -> list[str]:
         return []
     heading = readable.gain_heading(spec.objective)
     asked = (*SHOWN, *spec.goals, *(slo.metric for slo in spec.slos), *COSTS)
-    rows, parts = [], []
+    figures, parts = [], []
     for name, both in outcome.workloads.items():
         sides = both.baseline or {}, both.recommended or {}
-        gain = readable.gain(spec.objective, both.gain_percent)
-        values = _sides(side.get(spec.objective) for side in sides)
-        rows.append({"Workload": text.code(name), **values, heading: gain})
+        values = [side.get(spec.objective) for side in sides]
+        figures.append((text.code(name), values, both.gain_percent))
         lines = []
         for metric in dict.fromkeys(asked):
             pair = [side.get(metric) for side in sides]
@@ -213,16 +213,16 @@ def comparison(study: StudyRecord) -> list[str]:
                 title, change = text.title(metric), readable.change(*pair)
                 lines.append({"Metric": title, **_sides(pair), "Change": change})
         parts += [f"### {text.code(name)}", text.table(lines, " rrr")]
-    goals = [
-        choice.objective if choice else None for choice in (outcome.baseline, outcome.recommended)
+    goals = {choice.objective.workload for choice in study.choices.values()}
+    for name in goals - outcome.workloads.keys():
+        chosen = outcome.baseline, outcome.recommended
+        values = [choice.objective.value if choice else None for choice in chosen]
+        name = f"weighted geometric mean, {text.code(name)}"
+        figures.append((name, values, outcome.gain_percent))
+    rows = [
+        {"Workload": name, **_sides(values), heading: readable.gain(spec.objective, gain)}
+        for name, values, gain in figures
     ]
-    for goal in goals:
-        if goal and goal.workload not in outcome.workloads:
-            name = f"weighted geometric mean, {text.code(goal.workload)}"
-            values = _sides(one.value if one else None for one in goals)
-            gain = readable.gain(spec.objective, outcome.gain_percent)
-            rows.append({"Workload": name, **values, heading: gain})
-            break
     note = f"{text.title(spec.objective)}. Means over valid launches; – means not measured."
     return [note, text.table(rows, " rrr"), *parts]
 
@@ -254,8 +254,7 @@ def matrix(study: StudyRecord) -> list[str]:
     rows, best = [], []
     for row in outcome.matrix:
         name = f"{row.role}, {row.engine} {text.code(row.fingerprint)}"
-        mark = sentences.trade_off_mark(outcome, row.fingerprint)
-        rows.append({"Configuration": f"{name}{mark}"})
+        rows.append({"Configuration": f"{name}{study.mark(row.fingerprint)}"})
         for workload in spec.workloads:
             rows[-1][text.code(workload)] = _cell(spec.objective, row.workloads.get(workload))
         wins = [text.code(name) for name, cell in row.workloads.items() if cell.best]
@@ -308,9 +307,8 @@ def front(study: StudyRecord) -> list[str]:
     rows, commands = [], []
     for number, point in enumerate(outcome.front, 1):
         made = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
-        mark = sentences.trade_off_mark(outcome, point.fingerprint)
         name = f"{number} (recommended)" if point.fingerprint == chosen else str(number)
-        row = {"Point": name, "Configuration": f"{made}{mark}"}
+        row = {"Point": name, "Configuration": f"{made}{study.mark(point.fingerprint)}"}
         for goal in (point.objective, point.second):
             ends = f" [{', '.join(readable.numbers(goal.ci95))}]" if goal.ci95 else ""
             row[text.title(goal.metric)] = f"{readable.number(goal.value)}{ends}"

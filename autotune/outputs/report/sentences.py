@@ -241,13 +241,6 @@ def _slower(outcome: Recommendation) -> list[str]:
     return [f"Slower: {_enumerate(slower)}."] if slower else []
 
 
-def trade_off_mark(outcome: Recommendation, fingerprint: str) -> str:
-    """Return a mark with the trade-offs of a launched configuration, for a table; empty without
-    any."""
-    kinds = outcome.given_up.get(fingerprint)
-    return f" (trade-off: {', '.join(kinds)})" if kinds else ""
-
-
 def served(choice: Choice) -> str:
     """Return the longest request of a command, its limit, and its odds of starting; empty if
     unknown."""

@@ -25,14 +25,13 @@ def engines(study: StudyRecord) -> list[str]:
     rows = []
     for launch, value, count in best_per_engine(study):
         made = launch.trial.configuration
-        changed = text.knobs(differing(launch, usual[made.engine])) or "its reference configuration"
-        mark = sentences.trade_off_mark(study.recommendation, made.fingerprint)
+        changed = text.knobs(differing(launch, usual)) or "its reference configuration"
         rows.append(
             {
                 "Engine": f"{made.engine} {launch.trial.engine_version}",
                 text.title(study.spec.objective): readable.number(value),
                 "Launches": str(count),
-                "Best configuration, differences from the reference": f"{changed}{mark}",
+                "Best configuration, differences from the reference": f"{changed}{study.mark(made.fingerprint)}",
             }
         )
     excluded = [
@@ -55,10 +54,9 @@ def finals(study: StudyRecord) -> list[str]:
         spread = "–"
         if len(values) > 1 and mean(values):
             spread = f"{stdev(values) / mean(values) * 100:.1f} %"
-        mark = sentences.trade_off_mark(study.recommendation, fingerprint)
         rows.append(
             {
-                "Configuration": f"{role} {text.code(fingerprint)}{mark}",
+                "Configuration": f"{role} {text.code(fingerprint)}{study.mark(fingerprint)}",
                 "Each launch": ", ".join(repeats),
                 "Mean": readable.number(average(values)),
                 "Spread (standard deviation)": spread,
@@ -114,7 +112,7 @@ def launches(study: StudyRecord) -> list[str]:
     varied: dict[str, set[str]] = {engine: set() for engine in usual}
     for launch in study.launches:
         made, result = launch.trial.configuration, launch.result
-        changed = differing(launch, usual[made.engine])
+        changed = differing(launch, usual)
         varied[made.engine] |= changed.keys()
         is_reference = made == usual[made.engine].trial.configuration
         knobs = "reference" if is_reference else text.knobs(changed)
@@ -124,8 +122,7 @@ def launches(study: StudyRecord) -> list[str]:
                 "#": str(launch.number),
                 "Role": launch.role.value,
                 "Engine": made.engine,
-                "Knobs that differ from the reference": knobs
-                + sentences.trade_off_mark(study.recommendation, made.fingerprint),
+                "Knobs that differ from the reference": f"{knobs}{study.mark(made.fingerprint)}",
                 text.title(spec.objective): readable.number(value),
                 "Of the best": f"{value / best * 100:.0f} %" if value is not None and best else "–",
                 "KV cache (tokens of a replica)": readable.number(result.kv_cache_tokens),
@@ -277,9 +274,9 @@ def references(launches: Sequence[Launch]) -> dict[str, Launch]:
     return chosen
 
 
-def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
-    """Return the knobs in which a launch differs from the reference."""
-    usual = reference.trial.configuration.knobs
+def differing(launch: Launch, references: Mapping[str, Launch]) -> dict[str, Scalar]:
+    """Return the knobs in which a launch differs from its engine's reference."""
+    usual = references[launch.engine].trial.configuration.knobs
     return {
         name: value
         for name, value in launch.trial.configuration.knobs.items()
