@@ -88,12 +88,14 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
 
 def _check_load(asked: SimulateOptions) -> None:
     """Raise `BadInput` for options that each name another load."""
-    if asked.find_load is None and asked.slos:
-        raise BadInput(
-            "--slo: add --find-load concurrency or rate, which searches for the load within the limits"
-        )
+    if asked.find_load is None:
+        if asked.slos:
+            raise BadInput(
+                "--slo: add --find-load concurrency or rate, which searches for the load within the limits"
+            )
+        return
     for flag, value in {"--concurrency": asked.concurrency, "--versus": asked.versus}.items():
-        if asked.find_load is not None and value is not None:
+        if value is not None:
             raise BadInput(
                 f"{flag} with --find-load: the search finds the load of one command; remove one of them"
             )

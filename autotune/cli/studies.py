@@ -160,7 +160,7 @@ def _age(hours: float) -> str:
 
 
 def _row(home: Home, name: str) -> dict[str, Any]:
-    row: dict[str, Any] = {**dict.fromkeys(_KEYS), "study": name}
+    row: dict[str, Any] = dict.fromkeys(_KEYS) | {"study": name}
     try:
         path = home.study_folder(name)
         spec, done, launches = home.spec(name), home.recommendation(name), home.launches(name)
@@ -179,12 +179,11 @@ def _row(home: Home, name: str) -> dict[str, Any]:
         "nodes": list(dict.fromkeys(result.node for result in results if result.node)),
     }
     if done is None:
-        row |= {
+        return row | {
             "evidence": results[0].label.lower() if results else None,
             "verdict": "unfinished",
             "state": "running" if is_held(path) else "interrupted",
         }
-        return row
     row |= {
         "evidence": done.label.lower(),
         "verdict": done.verdict.value,
@@ -192,10 +191,8 @@ def _row(home: Home, name: str) -> dict[str, Any]:
         "engine": done.recommended.engine if done.recommended else None,
     }
     if _has_gain(done):
-        row |= {
-            "gain": readable.gain_in_words(spec.objective, done.gain_percent),
-            **{name: getattr(done, name) for name in _GAIN},
-        }
+        row["gain"] = readable.gain_in_words(spec.objective, done.gain_percent)
+        row |= {name: getattr(done, name) for name in _GAIN}
     return row
 
 

@@ -192,21 +192,19 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     from autotune.outputs.report.text import command
     from autotune.outputs.tracking import view_address
 
-    chosen = recommendation.recommended
-    folder = home.study_folder(recommendation.study)
+    chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     wrap = partial(fill, width=_WIDTH, break_long_words=False, break_on_hyphens=False)
     lines = [""]
     for sentence in (*predictions(recommendation), *brief(recommendation)):
         # Keep a figure and its percent sign on one line.
         lines.append(wrap(sentence.replace(" %", "\u00a0%")).replace("\u00a0", " "))
     lines.append("")
+    files = "report.html"
     if chosen is not None and not chosen.external:
         lines += [command(chosen.command, _WIDTH), ""]
+        files += "" if chosen.stand_in else ", serve.sh"
     elif (miss := recommendation.nearest_miss) is not None and not recommendation.address:
         lines += ["Command of the closest attempt:", command(miss.command, _WIDTH), ""]
-    files = "report.html"
-    if chosen is not None and not chosen.external and not chosen.stand_in:
-        files += ", serve.sh"
     lines += [f"files    {folder}: {files}", f"mlflow   {ui_command(home.path)}"]
     if view := view_address(home.path, recommendation.study):
         lines.append(f"         {view}")

@@ -6,6 +6,9 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+
+import yaml
 
 from autotune.engines import Scalar
 from autotune.load.metrics import readable
@@ -135,26 +138,9 @@ def scalar(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_SHORT = {
-    "tensor_parallel": "tp",
-    "data_parallel": "dp",
-    "expert_parallel": "ep",
-    "pipeline_parallel": "pp",
-    "decode_context_parallel": "dcp",
-    "speculative_tokens": "mtp",
-    "moe_all_to_all": "a2a",
-    "moe_backend": "moe",
-    "attention_backend": "attn",
-    "prefill_attention_backend": "prefill",
-    "decode_attention_backend": "decode",
-    "kv_cache_dtype": "kv",
-    "context_length": "context",
-    "memory_fraction": "memory",
-    "max_running_requests": "requests",
-    "max_batched_tokens": "batched",
-    "cuda_graph_max_batch": "graphs",
-}
-"""Short names of knobs; other knobs are spelled out."""
+_SHORT: Mapping[str, str] = yaml.safe_load(
+    files(__package__).joinpath("short_names.yaml").read_text(encoding="utf-8")
+)
 
 
 def short(name: str, value: Scalar) -> str:
