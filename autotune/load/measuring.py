@@ -49,7 +49,7 @@ from .metrics.formulas import Slo, steady, steady_part, summarize, summarize_loa
 from .metrics.records import RequestRecords
 from .metrics.table import ENERGY, Metrics
 from .prefix_cache import CacheReport, CacheUse, DraftUse, PrefixCache, ReadDrafts, acceptance
-from .prompts import PromptKey, Prompts
+from .prompts import NOTHING_REFUSED, PromptKey, Prompts, Refused
 from .request_file import LoadLog
 from .requests import Requests
 from .tokenizers import Tokenizer
@@ -144,7 +144,7 @@ class LoadOptions:
 
     endpoint: str = "/v1/completions"
     api_key: str | None = field(default=None, repr=False)
-    as_text: bool = False
+    as_text: bool | None = None
     vocabulary: int | None = None
     tokenizer: Tokenizer | None = None
     timeouts: RequestTimeouts = field(default_factory=RequestTimeouts)
@@ -196,6 +196,7 @@ class Measurement:
         balancing: see `Target.balancing`.
         died: whether a load search ended with the server's death; without a search a death is a
             `failure`.
+        refused: parts of a request that the server refuses, without which it was loaded.
     """
 
     seed: int
@@ -204,6 +205,7 @@ class Measurement:
     warm_up_failed: tuple[RequestOutcome, ...] = ()
     balancing: Json = field(default_factory=dict)
     died: bool = False
+    refused: Refused = NOTHING_REFUSED
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -240,7 +242,7 @@ class Measurement:
             )
             return self.failure if uncounted else ""
         for point in self.points:
-            if point.log.length_error > _MAX_LENGTH_ERROR:
+            if point.log.length_error > _MAX_LENGTH_ERROR and not self.refused.any_length:
                 written, expected = point.log.mean_lengths
                 lengths = f"{written:.1f} tokens per answer instead of {expected:.1f}"
                 return f"{lengths}; the server may not honour ignore_eos"
@@ -349,6 +351,7 @@ def to_json(runs: Sequence[Measurement]) -> Json:
         "failure": failure_sentence(outcomes) or None,
         "stale_connections": sum(int(load.log.retries.sum()) for load in loads),
         "warm_up_s": sum(run.warm_up_s for run in runs),
+        "notes": list(dict.fromkeys(note for run in runs for note in run.refused.sentences())),
         "points": [_point_json([load for load in loads if load is not None]) for loads in repeats],
     }
     return result | (runs[0].balancing if runs else {})
@@ -495,11 +498,16 @@ class _Process(NamedTuple):
 
 class Workers:
     """Worker processes, started when a load needs them and reused for the next; use as a context
-    manager."""
+    manager.
+
+    Attributes:
+        refused: what the server has refused so far.
+    """
 
     def __init__(self) -> None:
         self._processes: list[_Process] = []
         self._chunks_per_stream = 0.0  # per second, as last seen
+        self.refused = NOTHING_REFUSED
 
     def __enter__(self) -> Workers:
         return self
@@ -546,6 +554,8 @@ class Workers:
         """Send a load point with this number of workers and wait for every answer; server failures
         do not raise.
 
+        A load that the server refuses for a part of its form is sent again without that part.
+
         Args:
             task: the load, as if one worker sent it all.
             on_progress: called with the sum over all workers whenever one reports.
@@ -555,6 +565,19 @@ class Workers:
             ClientFailed: a worker was ended from outside, or has a fault, whose traceback is on
                 stderr.
         """
+        while True:
+            prompts = replace(task.prompts, refused=self.refused)
+            log, clients = self._send_once(task._replace(prompts=prompts), workers, on_progress)
+            refused = self.refused.with_refusal(log.refusal)
+            if task.prompts.as_text is not None:
+                refused = refused._replace(ids=False)  # Asked for by the user
+            if refused == self.refused:
+                return log, clients
+            self.refused = refused
+
+    def _send_once(
+        self, task: WorkerTask, workers: int, on_progress: OnProgress
+    ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
         streams = min(task.requests.concurrency, len(task.requests))
         burst = bool((task.requests.send_s <= 0).all())
         allow_open_files(math.ceil(streams / workers), surely=burst)
@@ -661,7 +684,14 @@ def measure(
             if not warm_up.answered(task, workers):
                 break
             loads.append(_sent(task, point, workers, options))
-    return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, target.balancing())
+    return Measurement(
+        seed,
+        tuple(loads),
+        warm_up.seconds,
+        warm_up.failed,
+        target.balancing(),
+        refused=workers.refused,
+    )
 
 
 def _sent(task: WorkerTask, point: LoadPoint, workers: Workers, options: LoadOptions) -> LoadResult:

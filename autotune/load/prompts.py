@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,6 +69,49 @@ class PromptKey(NamedTuple):
         )
 
 
+_OPTIONAL = ("ignore_eos", "temperature", "stream_options")
+"""Fields of a body without which a server can answer it, too."""
+_UNKNOWN_FIELD = re.compile(
+    r"(?i)unexpected|unknown|unrecogni[sz]ed|unsupported|not (?:supported|permitted|allowed)|extra|forbidden"
+)
+_WANTS_TEXT = re.compile(r"(?i)\bprompt\b.{0,80}\bbe (?:a )?(?:valid )?str(?:ing)?\b")
+
+
+class Refused(NamedTuple):
+    """Parts of a request that a server refuses, by its own words: fields, and token ids."""
+
+    fields: tuple[str, ...] = ()
+    ids: bool = False
+
+    def with_refusal(self, words: str) -> Refused:
+        """Add what an answer with status 400 or 422 names as unknown; unchanged if it names
+        nothing."""
+        named = [name for name in _OPTIONAL if name in words and name not in self.fields]
+        if named and _UNKNOWN_FIELD.search(words):
+            return self._replace(fields=(*self.fields, *named))
+        return self._replace(ids=self.ids or _WANTS_TEXT.search(words) is not None)
+
+    @property
+    def any_length(self) -> bool:
+        """Return whether answers may end before the requested length."""
+        return "ignore_eos" in self.fields
+
+    def sentences(self) -> list[str]:
+        """Say how requests are sent, and what follows from that."""
+        said = []
+        if self.fields:
+            end = ", so its answers may end early: rates are those of shorter answers"
+            consequence = end if self.any_length else ""
+            names = " and ".join(self.fields)
+            said.append(f"sent without {names}, which the server refuses{consequence}")
+        if self.ids:
+            said.append("sent as text, as the server refuses token ids")
+        return said
+
+
+NOTHING_REFUSED = Refused()
+
+
 @dataclass(frozen=True, slots=True)
 class Prompts:
     """Make request bodies for one endpoint.
@@ -76,14 +120,17 @@ class Prompts:
         endpoint: ``/v1/completions`` takes token ids and text, ``/v1/chat/completions`` text.
         vocabulary: how many tokens the model has; None = the tokenizer's, or what every model has.
         tokenizer: gives text the right length, see `Texts`.
+        as_text: whether random prompts are text; None: where the server refuses token ids.
+        refused: what the server refuses.
     """
 
     model: str
     endpoint: str = "/v1/completions"
     vocabulary: int | None = None
     tokenizer: Tokenizer | None = None
-    as_text: bool = False
+    as_text: bool | None = None
     streaming: bool = True
+    refused: Refused = NOTHING_REFUSED
 
     def bodies(self, requests: Requests, key: PromptKey, part: slice = _ALL) -> list[bytes]:
         """Return the JSON bodies of a load point's requests; raises `BadInput` for prompts of
@@ -96,7 +143,8 @@ class Prompts:
             content = contents[request] if contents else None
             if content is None:
                 prefix, own = self._random_ids(requests, request, key, blocks)
-                as_text = self._chat or self.as_text
+                refused = self.as_text is None and self.refused.ids
+                as_text = self._chat or self.as_text or refused
                 content = texts.text(prefix, own) if as_text else [*prefix.tolist(), *own.tolist()]
             content = self._for_endpoint(content)
             bodies.append(self._body(content, int(requests.output_tokens[request])))
@@ -107,6 +155,8 @@ class Prompts:
         if self.streaming:
             common |= {"stream": True, "stream_options": {"include_usage": True}}
         name = "messages" if self._chat else "prompt"
+        for refused in self.refused.fields:
+            common.pop(refused, None)
         body = {"model": self.model, name: content, "max_tokens": tokens, **common, **more}
         return json.dumps(body, separators=(",", ":")).encode()
 

@@ -21,13 +21,16 @@ import httpx
 from autotune.base import BadInput, UnknownName
 from autotune.base.evidence import EMULATOR_NAME
 
-from .client.stream import refusal
+from .client.stream import refusal, whole_answer
 from .client.target import Target
+from .prompts import NOTHING_REFUSED, Prompts, Refused
 from .tokenizers import Approximate, FileTokenizer, Tokenizer
 
 _Client = TypeVar("_Client", httpx.Client, httpx.AsyncClient)
 _TOKENIZE_S = 60.0
 _PROBE_TEXT = "The quick brown fox"
+_COMPLETIONS = "/v1/completions"
+_JSON = {"Content-Type": "application/json"}
 _PAUSE_S = 0.1  # Seconds between two requests to a busy server
 
 
@@ -111,7 +114,8 @@ class ServerClient:
                 names = f"serves {', '.join(served)}" if served else "does not report its models"
                 raise BadInput(f"{self._target.url} {names}: name the model with --model")
             return served[0]
-        if served is not None and asked not in served:
+        # A list may be empty although a model is served (transformers serve).
+        if served and asked not in served:
             raise UnknownName(
                 "model", asked, served, f"These are the models that {self._target.url} serves."
             )
@@ -123,10 +127,13 @@ class ServerClient:
 
         Adapters (``parent``) and further names of one model (``root``) are no other models.
 
-        Raises `BadInput` where nothing listens or no models are listed; `UnknownName` for several
-        other models.
+        Raises `BadInput` where nothing listens, or no models are listed and the first name is not
+        answered; `UnknownName` for several other models.
         """
         listed = served_models(self._listing)
+        # The list of `transformers serve` is empty, or fails, although it serves a model.
+        if not listed and self.asked(names[0])[0]:
+            return names[0], names[0]
         if not listed:
             raise BadInput(
                 f"{self._target.url} answers, but /v1/models lists no models; correct the URL"
@@ -145,6 +152,23 @@ class ServerClient:
             hint = f"These are the models that {self._target.url} serves; {way}"
             raise UnknownName("model", names[0], listed, hint)
         return own, roots.get(own, own)
+
+    def asked(self, model: str) -> tuple[bool, Refused]:
+        """Ask for one token as a load does; return whether it came, and what of the request the
+        server refuses."""
+        refused = NOTHING_REFUSED
+        question = [{"role": "user", "content": "Hello"}]
+        with suppress(httpx.HTTPError):
+            while True:
+                body = Prompts(model, streaming=False, refused=refused).history_body(
+                    question, (), 1
+                )
+                answer = self._http.post(_COMPLETIONS, content=body, headers=_JSON)
+                words = refusal(answer.content) if answer.is_client_error else ""
+                if (more := refused.with_refusal(words)) == refused:
+                    return answer.is_success and whole_answer(answer.content)[0].ok, refused
+                refused = more
+        return False, refused
 
     def emulated(self) -> bool:
         """Return whether the server declares itself emulated."""

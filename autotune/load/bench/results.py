@@ -168,7 +168,7 @@ class Bench(BenchOptions):
             tokenizer=tokenizer_for(self.tokenizer, target, self.model)
             if text or self.tokenizer
             else None,
-            as_text=self.prompts == "text",
+            as_text=None if self.prompts is None else self.prompts == "text",
             workers=self.workers,
             slos=goodput_limits(parse_goodput(self.goodput)) or self.slos,
         )
@@ -367,6 +367,7 @@ def table(result: Json) -> list[str]:
         lines = [title, *_figures(result, _TABLE["load"]), *_latencies(result)]
         if derived := _figures(result, shown_in("bench")):
             lines += [_heading("Per GPU, per user, and costs"), *derived]
+    lines += [f"NOTE: {note}" for note in result["notes"]]
     if result["invalid"]:
         lines.append(f"INVALID: {result['invalid']}")
     kept_up = "no" if result["client_bound"] else "yes"

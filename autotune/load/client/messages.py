@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -34,6 +35,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 sched-stats.rst)."""
 
 
+_FORM_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 _SPAN_S = 2.0
 """Shortest load that is judged: shorter ones have few samples, dominated by the initial burst."""
 _SPAN_WITHOUT_BURST_S = 0.5  # The same for a load whose streams start one after the other
@@ -234,6 +236,12 @@ class RequestLog:
         count = max(int(ok.sum()), 1)
         written = float(self.records.output_tokens[ok].sum())
         return written / count, float(self.expected_tokens[ok].sum()) / count
+
+    @property
+    def refusal(self) -> str:
+        """Return the server's words if it refused every request for its form; empty if not."""
+        refused = [one.message for one in self.outcomes if one.status in _FORM_REFUSED]
+        return refused[0] if refused and len(refused) == len(self) else ""
 
     @property
     def length_error(self) -> float:

@@ -413,6 +413,8 @@ class ServerEvaluator:
                 measurement = self._send(load, server, card, trial.engine_version, power, times_s)
             except ClientFailed as error:
                 return self._broken(f"{load.study_name}: {error}")
+            for note in measurement.refused.sentences():
+                self.notify(f"launch {trial.number}: {note}")
             # Without the engine's draft counters, use the client's.
             accepted = accepted_by_events([one.log for one in measurement.logs]) if drafted else {}
             load.add(metrics, {**accepted, **measurement.metrics}, measurement.invalid)
@@ -798,6 +800,9 @@ class External(ServerBackend):
         reports it."""
         renamed = server.model != spec.model.id
         notes = [f"{self.url} serves {spec.model.id} as {server.model}"] if renamed else []
+        with ServerClient(Target.parse(server.url, server.api_key)) as client:
+            _, refused = client.asked(server.model)
+        notes += [f"{self.url}: requests are {sentence}" for sentence in refused.sentences()]
         sources = {
             one.name: one.settings for one in reported_by(server, kind.card, context.version)
         }
