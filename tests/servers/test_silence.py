@@ -4,13 +4,14 @@ waited for."""
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from autotune.engines.failure import FailureKind
-from autotune.engines.library import Library
+from autotune.engines.library import Library, shared_locks
 from autotune.servers import ShutdownTimeouts, StartupTimeouts
 from autotune.servers.logs import Progress, heartbeats_of
 from tests.processes import until
@@ -157,6 +158,27 @@ def test_locks_that_may_be_another_ones_stay(tmp_path: Path) -> None:
     assert f"{told[1]} (no file of its own)" in log
     assert f"{told[2]} (too long for a lock)" in log
     assert "mine.txt (" not in log
+
+
+PATHS = {
+    "/sgl-workspace/aiter/aiter/jit/build/lock_module_rmsnorm": True,
+    "/usr/local/lib/python3.12/dist-packages/aiter/jit/build/lock_mha_fwd_bf16": True,
+    "/root/.aiter/jit/build/module_moe_sorting/build/lock": True,
+    "/tmp/aiter_configs/tuned_fmoe.csv.lock": True,
+    "/root/.cache/torch_extensions/py312_cu128/my-extension/lock": True,
+    "/root/.aiter/jit/build/module_rmsnorm/module_rmsnorm.so": False,
+    "/home/me/build/lock_module_rmsnorm": False,
+    "/home/me/aiter/notes/lock_1": False,
+    "/tmp/aiter_configs/tuned_fmoe.csv": False,
+    "/models/aiter/jit/build/model-00001-of-00002.safetensors": False,
+    "/home/me/.cache/huggingface/hub/.locks/model.lock": False,
+}
+
+
+@pytest.mark.parametrize(("path", "listed"), PATHS.items())
+def test_the_paths_of_locks(path: str, listed: bool) -> None:
+    found = [lock.pattern for lock in shared_locks() if re.fullmatch(lock.pattern, path)]
+    assert (len(found) > 0) is listed
 
 
 def log_of(folder: Path) -> str:
