@@ -315,7 +315,7 @@ class ProcessServer(Server):
             return replace(in_log, message=f"{in_log.message} ({message})")
         last = last_line(self.log, self.log_offset)
         last_words = f"Its last line: {last}" if last else "Its log is empty."
-        return Failure(FailureKind.TIMEOUT, f"{message} {last_words}", last)
+        return Failure(FailureKind.TIMEOUT, f"{message} {last_words}", last, unexplained=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ SIZES = {"emulator": (1, 2, 2, 3, 4), "simulator": (2, 4, 6, 8), "ray": (1, 2, 2
 MEDIA = ("emulator", *["simulator"] * 4)
 LONGEST_S = {"emulator": 5.0, "simulator": 1.0, "ray": 5.0}
 """A fault comes so late after a launch at most, or when the next one has ended."""
-COUNTED = ("lost", "doubled", "left_behind", "changed")
+COUNTED = ("lost", "doubled", "left_behind", "changed", "condemned")
 
 
 def schedule(
@@ -129,6 +129,8 @@ class Campaign:
             study.mlflow_server  # noqa: B018 - it starts
         outcome = study.go(faults, steps_of)
         outcome.named = [named(fault, study.told) for fault in faults]
+        if all(KINDS[fault.kind].blameless for fault in faults):
+            outcome.condemned += study.condemned()
         for i, at in outcome.at.items():
             # Of two that meet one launch, the first may hide the other.
             if outcome.named[i] is False and list(outcome.at.values()).count(at) > 1:
@@ -206,8 +208,8 @@ def make_database(path: Path) -> None:
 def table(objects: Sequence[dict[str, Any]]) -> str:
     """A row per kind of fault, in Markdown."""
     lines = [
-        "| fault | injected | recovered | named | lost | doubled | left behind | changed |",
-        "|---" * 8 + "|",
+        "| fault | injected | recovered | named | lost | doubled | left behind | changed | condemned |",
+        "|---" * 9 + "|",
     ]
     kinds = Counter(found["kind"] for found in objects)
     for kind in [*KINDS, "all"]:
@@ -215,7 +217,7 @@ def table(objects: Sequence[dict[str, Any]]) -> str:
         if not ours and kind in KINDS:
             continue
         due = [found["named"] for found in ours if found["named"] is not None]
-        sums = [str(sum(bool(found[name]) for found in ours)) for name in COUNTED]
+        sums = [str(sum(bool(found.get(name)) for found in ours)) for name in COUNTED]
         recovered, told = (
             sum(found["recovered"] for found in ours),
             f"{sum(due)} of {len(due)}" if due else "–",

@@ -51,6 +51,7 @@ class Kind:
         needs: what the machine must be able to do, see `Machine.can`; empty: nothing.
         at_end: it comes after the end of the study.
         mlflow_server: the study sends its runs to a server.
+        blameless: no configuration may count as failed for it.
     """
 
     inject: Inject
@@ -60,6 +61,7 @@ class Kind:
     needs: str = ""
     at_end: bool = False
     mlflow_server: bool = False
+    blameless: bool = False
 
 
 def steps_of(fault: Fault, study: FaultyStudy) -> Steps:
@@ -167,6 +169,25 @@ def engine(faults: str, study: FaultyStudy, value: float, lasts_s: float = 0.0) 
         study.engine_fault.unlink(missing_ok=True)
 
 
+def bad_hour(study: FaultyStudy, value: float) -> Steps:
+    """Every engine that starts crashes with unknown words, until the tuner has ended."""
+    while True:
+        yield from engine("words-unknown:VALUE", study, value)
+
+
+def kill_under_load(study: FaultyStudy, value: float) -> Steps:
+    """End the engine from outside once it has been ready and answers the load."""
+    del value
+    while not (found := study.processes("emulate")) or not study.processes(
+        "autotune.load.client.generator"
+    ):
+        yield False
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            yield True
+
+
 def passing(study: FaultyStudy, seconds: float) -> Steps:
     """Let time pass at once whenever the launch gets on no more, until it has ended."""
     reached = len(study.lines())
@@ -272,6 +293,29 @@ KINDS: dict[str, Kind] = {
         "printed nothing for",
         on=EMULATOR,
         needs="clock",
+    ),
+    "engine-killed-under-load": Kind(
+        kill_under_load, "SIGKILL, which autotune did not send", on=EMULATOR, blameless=True
+    ),
+    "engine-bad-hour": Kind(
+        bad_hour, "launches in a row failed with the same words", on=EMULATOR, blameless=True
+    ),
+    "engine-files-gone": Kind(
+        partial(engine, "files-gone:VALUE"), "missing", on=EMULATOR, blameless=True
+    ),
+    "engine-heartbeats": Kind(
+        partial(engine, "hang-at-start:VALUE,heartbeat:0.2", lasts_s=300),
+        "printed nothing for",
+        on=EMULATOR,
+        needs="clock",
+        blameless=True,
+    ),
+    "engine-leaves-lock": Kind(
+        partial(engine, "lock,hang-at-start:VALUE", lasts_s=300),
+        "printed nothing for",
+        on=EMULATOR,
+        needs="clock",
+        blameless=True,
     ),
     "engine-slow-start": Kind(partial(engine, "slow-start:3"), on=EMULATOR),
     "engine-late-bind": Kind(partial(engine, "late-bind:VALUE"), on=EMULATOR),

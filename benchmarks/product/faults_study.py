@@ -19,6 +19,9 @@ from faults_ray import RayNodes
 from faults_values import Fault, Outcome, Steps
 
 from autotune.node.emulator.process import LEAKED
+from autotune.tuner.search.history import History
+from autotune.tuner.study.results import read_launches
+from autotune.tuner.study.spec import StudySpec
 
 MODEL = "openai/gpt-oss-120b"
 SPACE = """\
@@ -184,6 +187,8 @@ class FaultyStudy:
             fault for fault in faults if self.on != "simulator" and fault.kind.startswith(_BREAKING)
         ]
         self.launches = LAUNCHES + len(faults) + 2 * len(breaking)
+        # Three launches of a bad hour, and one that shows that it is over.
+        self.launches += 3 * sum(fault.kind == "engine-bad-hour" for fault in faults)
         waiting = {i: fault for i, fault in enumerate(faults) if fault.after >= 0}
         # The end of a database that was spoilt is its user's to put right.
         kinds = {fault.kind for fault in faults}
@@ -256,6 +261,18 @@ class FaultyStudy:
 
     # What must be true
 
+    def condemned(self) -> list[str]:
+        """The configurations that count as failed for good at the end of the study: another launch is
+        neither made nor left open."""
+        spec = StudySpec.from_yaml((self.study / "study.yaml").read_text())
+        launches = read_launches(self.results)
+        history = History.from_launched_only(spec, launches)
+        return [
+            f"configuration {item.fingerprint} counts as failed"
+            for position, item in enumerate(history.candidates.items)
+            if history.broke(position) and position not in history.unexplained
+        ]
+
     def _check_kept(self, outcome: Outcome) -> None:
         """Finished launches stay as they are, and none has the number of another."""
         lines = self.lines()
@@ -302,6 +319,7 @@ class FaultyStudy:
         outcome.left_behind += [
             f"draft {path.name}" for path in [*self.study.rglob("*.tmp"), *self.home.glob("*.tmp")]
         ]
+        outcome.left_behind += [f"lock {path}" for path in self.home.rglob("lock_emulated")]
         if "Traceback (most recent call last)" in self.said:
             outcome.unnamed.append("a traceback")
         if not outcome.recovered:

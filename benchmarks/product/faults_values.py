@@ -50,6 +50,7 @@ class Outcome:
     left_behind: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
+    condemned: list[str] = field(default_factory=list)
     named: list[bool | None] = field(default_factory=list)
     runs: int = 0
     seconds: float = 0.0
@@ -57,4 +58,12 @@ class Outcome:
     @property
     def problems(self) -> list[str]:
         never = [] if self.recovered else ["it did not end with exit code 0"]
-        return [*never, *self.lost, *self.doubled, *self.left_behind, *self.changed, *self.unnamed]
+        return [
+            *never,
+            *self.lost,
+            *self.doubled,
+            *self.left_behind,
+            *self.changed,
+            *self.unnamed,
+            *self.condemned,
+        ]

@@ -107,6 +107,12 @@ def leak(megabytes: float) -> SharedMemory:
     return memory
 
 
+def hold_lock(path: Path) -> TextIO:
+    """Leave a lock file behind, as AITER does when it is killed while it compiles a kernel."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("w")
+
+
 def fork_away(listener: socket.socket, lifetime_s: float) -> None:
     """Leave an orphan in its own session that holds the port, and ends by itself after
     `lifetime_s`."""
@@ -209,7 +215,8 @@ def _load(
             rate=f"{shard / max(passed_s, 1e-3):.2f}",
         )
         while shard >= shards * faults.get("hang-at-start", math.inf):
-            time.sleep(3600)
+            time.sleep(faults.get("heartbeat", 3600))
+            log.lines([_FAULTS["heartbeat"]["line"]] if "heartbeat" in faults else [])
         if last_words := _last_words(launch, faults, shard / shards):
             break
     print(file=sys.stderr, flush=True)  # ends the line of the progress bar
@@ -267,6 +274,7 @@ def _serve(launch: EmulatedLaunch, faults: Faults, as_json: bool) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     # Hold the memory as long as the process lives.
     leaked = leak(faults["leak"]) if "leak" in faults else None
+    locked = hold_lock(Path("aiter/build/lock_emulated")) if "lock" in faults else None
     log = Log(launch, launch.port, as_json)
     listener = None if "late-bind" in faults else _bind(launch, log)
     if listener is not None:
@@ -286,6 +294,8 @@ def _serve(launch: EmulatedLaunch, faults: Faults, as_json: bool) -> int:
     finally:
         if leaked is not None:
             leaked.close()
+        if locked is not None:
+            locked.close()
 
 
 def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:

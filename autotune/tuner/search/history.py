@@ -330,10 +330,10 @@ class History:
             return True
         entries = self.at(position)
         external = position != self.baseline and any(e.external for e in entries)
+        # Crashes that were found to be a node's have no information at all.
+        mute = [e for e in entries if e.external or not e.unexplained]
         return (
-            external
-            or any(not e.uninformative for e in entries)
-            or len(entries) >= MAX_UNINFORMATIVE
+            external or any(not e.uninformative for e in entries) or len(mute) >= MAX_UNINFORMATIVE
         )
 
     @cached_property
