@@ -25,10 +25,9 @@ from autotune.base import BadInput
 
 _NODES = (
     ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Tuple, ast.List,
-    ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub,
+    ast.BoolOp, ast.boolop, ast.UnaryOp, ast.Not, ast.USub,
     ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod,
-    ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot,
-    ast.IfExp, ast.Call,
+    ast.Compare, ast.cmpop, ast.IfExp, ast.Call,
 )  # fmt: skip
 _FUNCTIONS = {"min": min, "max": max, "int": int, "str": str, "len": len, "lower": str.lower}
 _HOLE = re.compile(r"\{([^{}]+)\}")

@@ -21,6 +21,7 @@ from autotune.base import BadInput
 from .command import Command, Words, referenced
 from .context import Context
 from .engine import Engine, flag_of
+from .entry import first_for
 from .options import leaves, readers, readings
 from .schema import Addition, Counterpart, EngineCard, Option, name_of
 
@@ -247,8 +248,8 @@ def translated_for(
         entry = next(
             (c for c in source.counterparts if one.name == c.variable or one.among(c.flags)), None
         )
-        twins = (c for c in target.card.counterparts if c.is_for(version))
-        twin = entry and next((c for c in twins if c.meaning == entry.meaning), None)
+        same = (c for c in target.card.counterparts if entry and c.meaning == entry.meaning)
+        twin = first_for(same, version)
         written = _written(target, version, one, entry, twin) if entry and twin else None
         off = one.value is False and one.option and not one.option.default
         if one.env and not one.matches(source.variables):

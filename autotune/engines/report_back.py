@@ -203,10 +203,8 @@ def _read(knob: Knob, scope: Scope, version: str) -> Scalar:
         except (_NotReported, *_MALFORMED):
             # A source that is not there, or tells it in another form than this version should.
             continue
-        if (
-            value is None
-            or isinstance(value, bool | int | str)
-            or (isinstance(value, float) and math.isfinite(value))
+        if isinstance(value, Scalar) and not (
+            isinstance(value, float) and not math.isfinite(value)
         ):
             return value
     raise _NotReported

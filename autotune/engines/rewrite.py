@@ -184,13 +184,14 @@ class _Before:
         decided = knobs_set(kind, parsed, old, given)
         self._sources = {name: read_from(kind, name, old.version) & given for name in decided}
         taken = {name: self._taken(paths) for name, paths in self._sources.items()}
-        defaults = {
-            n: default_of(kind.card.knobs[n], old.scope(self._raw), old.version) for n in decided
-        }
+        scope = old.scope(self._raw)
         # A value that follows from others by default is none of the user's, unless its option is
         # refused.
         self._set = [
-            name for name in decided if taken[name] is None or self._raw[name] != defaults[name]
+            name
+            for name in decided
+            if taken[name] is None
+            or self._raw[name] != default_of(kind.card.knobs[name], scope, old.version)
         ]
         self._read_otherwise = [
             n for n in self._set if (knobs := taken[n]) is None or knobs[n] != self._raw[n]

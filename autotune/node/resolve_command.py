@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.base import BadInput, Evidence
@@ -58,8 +58,7 @@ class ResolvedCommand:
 
     Attributes:
         effective: the knobs as the engine runs them.
-        on_random: see `ServerSetup`; what the command forces.
-        replaced: see `ServerSetup`; with random weights (`RANDOM_WEIGHTS`).
+        setup: what is simulated of it.
         changes: sentences, on what its options make of the model.
         unmodelled: settings that are simulated only where a knob of theirs is.
     """
@@ -67,26 +66,19 @@ class ResolvedCommand:
     card: EngineCard
     context: Context
     effective: Configuration
+    setup: ServerSetup
+    unmodelled: Sequence[Setting]
     failure: Failure | None
     effects: Sequence[Effect] = ()
-    calibration: Calibration | None = None
-    on_random: float | None = None
-    replaced: Mapping[str, Any] = field(default_factory=dict)
     changes: Sequence[str] = ()
-    unmodelled: Sequence[Setting] = ()
-
-    @property
-    def setup(self) -> ServerSetup:
-        context, knobs = self.context, dict(self.effective.knobs)
-        node = context.model, context.hardware, context.gpus
-        forced = self.on_random, self.replaced
-        return ServerSetup(
-            self.card.engine, context.version, knobs, *node, self.calibration, *forced
-        )
 
     def running(self) -> ResolvedCommand:
         """Return it as on a real engine: only a switch makes it accept drafts of random tokens."""
-        return replace(self, on_random=self.on_random or UNFORCED)
+        return self.with_setup(on_random=self.setup.on_random or UNFORCED)
+
+    def with_setup(self, **changes: Any) -> ResolvedCommand:
+        """Return it with some fields of its setup, e.g. another calibration."""
+        return replace(self, setup=replace(self.setup, **changes))
 
     def simulate(self, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
         """Simulate one load; a configuration forbidden by a rule fails before any computation."""
@@ -128,10 +120,12 @@ def resolve_for(
     width = typed.knobs.get("tensor_parallel")
     # A division's remainder is kept as a fraction, for a rule to say what does not divide.
     divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
+    node = context.hardware, context.gpus
+    setup = ServerSetup(
+        card.engine, context.version, typed.knobs, context.model, *node, calibration
+    )
     if refused is not None and divides:
-        return ResolvedCommand(
-            card, context, typed, refused, calibration=calibration, unmodelled=unseen
-        )
+        return ResolvedCommand(card, context, typed, setup, unseen, refused)
     configuration, _ = normalised(card, typed, context)
     loaded = loading(kind, parsed, context, configuration)
     context, refused = loaded.context, refused or loaded.failure
@@ -145,17 +139,15 @@ def resolve_for(
         refused = as_failure(broken[0])
     elif refused is None and (reason := unsuited(card, context)) is not None:
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
+    setup = replace(
+        setup,
+        knobs=dict(configuration.knobs),
+        model=context.model,
+        on_random=kind.forced_length(parsed, context),
+        replaced={} if kind.reads_weights(parsed, context) else RANDOM_WEIGHTS,
+    )
     return ResolvedCommand(
-        card,
-        context,
-        configuration,
-        refused,
-        effects,
-        calibration,
-        kind.forced_length(parsed, context),
-        {} if kind.reads_weights(parsed, context) else RANDOM_WEIGHTS,
-        loaded.reasons,
-        unseen,
+        card, context, configuration, setup, unseen, refused, effects, loaded.reasons
     )
 
 

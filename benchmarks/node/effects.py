@@ -23,7 +23,7 @@ import csv
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -135,7 +135,7 @@ def _order(value: Scalar) -> tuple[bool, float, str]:
 
 
 def predicted(resolved: ResolvedCommand, point: MeasuredPoint, calibration: Calibration) -> float:
-    outcome = replace(resolved, calibration=calibration).simulate(point.workload, 0)
+    outcome = resolved.with_setup(calibration=calibration).simulate(point.workload, 0)
     return math.nan if outcome.failure is not None else float(outcome.metrics[HEADLINE])
 
 
@@ -203,7 +203,7 @@ def _rate(
     words = known[value] if known is not None else f"--{flag} {value}"
     text = f"{_PROGRAMS[row['engine']].format(model=row['model'], gpus=row['gpus'])} {words}"
     resolved = resolve_for(kind, Command(tuple(shlex.split(text))), context)
-    outcome = replace(resolved, calibration=calibration).simulate(load, 0)
+    outcome = resolved.with_setup(calibration=calibration).simulate(load, 0)
     return math.nan if outcome.failure is not None else float(outcome.metrics[HEADLINE])
 
 

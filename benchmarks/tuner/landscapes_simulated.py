@@ -183,7 +183,7 @@ def _one(position: int) -> tuple[float | None, object]:
     space = prepared.spaces[candidate.configuration.engine]
     command, version = prepared.command_of(candidate), candidate.engine_version
     resolved = resolve_for(space.engine, command, replace(space.context, version=version))
-    resolved = replace(resolved, calibration=_calibration(library))
+    resolved = resolved.with_setup(calibration=_calibration(library))
     outcome = resolved.simulate(load_workload(prepared.spec.workloads[0], library), 0)
     if outcome.failure is not None:
         return None, outcome.failure.to_json()

@@ -191,12 +191,13 @@ _GENERATE = 0
 """Mark that tells the model to answer."""
 
 
+@dataclass(eq=False)
 class RequestRefused(Exception):
     """Request answered with an error; its `kind` is the engines' name."""
 
-    def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
-        super().__init__(message)
-        self.message, self.status, self.kind = message, status, kind
+    message: str
+    status: int = 400
+    kind: str = "BadRequestError"
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,12 +231,11 @@ class Emulation:
     answers: str | None = None
 
 
+@dataclass(eq=False)
 class Died(Exception):
     """End of the process with this exit code, after the engine's message."""
 
-    def __init__(self, exit_code: int) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
+    exit_code: int
 
 
 @dataclass(frozen=True)

@@ -583,7 +583,7 @@ def predicted_by(points: Points, calibration: Calibration) -> list[Predicted]:
     """Predict points by a calibration: metrics and interval, or a failure."""
     predictions = []
     for point in points:
-        outcome = replace(point.resolved, calibration=calibration).simulate(point.workload, 0)
+        outcome = point.resolved.with_setup(calibration=calibration).simulate(point.workload, 0)
         if outcome.failure is not None:
             predictions.append(Predicted(point, {}, 0.0, 0.0, outcome.failure.message))
             continue

@@ -200,21 +200,24 @@ def rankings(predictions: Predictions) -> dict[str, list[dict[str, Any]]]:
         if point.failure is None and point.weight >= _LEAST_WEIGHT:
             load = (point.model.id, point.gpu, point.resolved.context.gpus, point.workload.name)
             at_one_load[load].append(predicted)
-    of_several: list[Ranked] = []
+    of_all: list[Ranked] = []
     of_one: list[Ranked] = []
+    best: list[dict[str, str]] = []
     for members in at_one_load.values():
         point = members[0].point
         node = f"{point.resolved.context.gpus}×{point.gpu}"
         name = f"{model_name(point.model)} {node} {point.workload.name}"
         engines = dict.fromkeys(one.point.engine for one in members)
         if len(engines) > 1:
-            of_several.append((name, members))
+            of_all.append((f"all engines, {name}", members))
+            measured_best = max(members, key=attrgetter("measured")).point.engine
+            predicted_best = max(members, key=attrgetter("throughput")).point.engine
+            best.append({"name": name, "measured": measured_best, "predicted": predicted_best})
         for engine in engines:
             own = [one for one in members if one.point.engine == engine]
             of_one.append((f"{engine} {name}", own))
     ranked: list[dict[str, Any]] = []
-    all_engines = [(f"all engines, {name}", members) for name, members in of_several]
-    for name, ordered in all_engines + of_one:
+    for name, ordered in of_all + of_one:
         if len(ordered) < _LEAST:
             continue
         measured = [one.measured for one in ordered]
@@ -223,14 +226,6 @@ def rankings(predictions: Predictions) -> dict[str, list[dict[str, Any]]]:
         alike = 1 in (len(set(measured)), len(set(expected)))
         spearman = None if alike else float(spearmanr(measured, expected).statistic)
         ranked.append({"name": name, "points": len(ordered), "spearman": spearman})
-    best = [
-        {
-            "name": name,
-            "measured": max(compared, key=attrgetter("measured")).point.engine,
-            "predicted": max(compared, key=attrgetter("throughput")).point.engine,
-        }
-        for name, compared in of_several
-    ]
     return {"rankings": ranked, "best_engine": best}
 
 

@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,7 @@ def row_of(load, node, tmp_path):
     }
     draft = own_row(command=VLLM, engine_version="0.13.0", workload="", **shape)
     row = read_file(csv_file(tmp_path, draft, name="draft.csv")).rows[0]
-    metrics = replace(row.resolved, calibration=node).simulate(row.workload, 0).metrics
+    metrics = row.resolved.with_setup(calibration=node).simulate(row.workload, 0).metrics
     names = ("total_token_throughput", "median_ttft_ms", "median_tpot_ms")
     return {**draft, **{name: metrics[name] for name in names}}
 
