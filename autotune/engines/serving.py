@@ -113,6 +113,17 @@ class ResolvedSource(Versioned):
         return self
 
 
+class OwnLimit(Versioned):
+    """A time limit inside the engine that is raised above autotune's, which know more of the launch;
+    what the user sets stays."""
+
+    environment: dict[str, str] = {}
+    arguments: list[str] = []
+    """``--option=value``, where the version has the option."""
+    reason: str
+    source: str
+
+
 class SharedMemoryName(Entry):
     """A name that an engine or a library gives to its files in ``/dev/shm``: what is left of them
     is removed."""
@@ -180,6 +191,8 @@ class Serving(Entry):
     """Environment of servers that autotune launches."""
     arguments: list[str] = []
     """Words added to the command of servers that autotune launches."""
+    limits: list[OwnLimit] = []
+    """Raised for servers that autotune launches; each that holds counts."""
     api_key_flag: str | None = None
     """Option that makes the server want an API key."""
     api_key_variable: str | None = None

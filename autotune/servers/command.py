@@ -28,7 +28,8 @@ LOG_NAME = "server.log"
 
 
 def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> tuple[str, ...]:
-    """Add the arguments that launched servers need, and replace the address and other given ports.
+    """Add the arguments that launched servers need, unless an option is given, and replace the
+    address and other given ports.
 
     The address stands last, where it wins over an abbreviation of the same option (``--por 80``) in
     every engine's parser.
@@ -43,19 +44,31 @@ def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) ->
             kept.append(word)
         elif not equals:
             next(words, None)
+    # An abbreviation is given, too.
+    given = {word.partition("=")[0] for word in kept if word.startswith("--") and word != "--"}
     return (
         *kept,
-        *[word for word in serving.arguments if word not in kept],
+        *[
+            word
+            for word in serving.arguments
+            if not any(word.partition("=")[0].startswith(option) for option in given)
+        ],
         *(word for setting in address.items() for word in setting),
     )
 
 
-def with_known_ports(card: EngineCard, flags: Collection[str]) -> EngineCard:
-    """Return the options of a card for ports that a version has."""
-    ports = card.serving.port_flags
-    known = {flag: distance for flag, distance in ports.items() if flag in flags}
-    serving = card.serving.model_copy(update={"port_flags": known})
-    return card.model_copy(update={"serving": serving})
+def of_version(card: EngineCard, version: str, flags: Collection[str]) -> EngineCard:
+    """Return a card with what launches of one version, with these options, get: ports and limits."""
+    serving = card.serving
+    limits = [limit for limit in serving.limits if limit.is_for(version)]
+    raised = [word for one in limits for word in one.arguments if word.partition("=")[0] in flags]
+    settings = [setting for one in limits for setting in one.environment.items()]
+    fitting = {
+        "port_flags": {flag: port for flag, port in serving.port_flags.items() if flag in flags},
+        "arguments": [*serving.arguments, *raised],
+        "environment": {**dict(settings), **serving.environment},
+    }
+    return card.model_copy(update={"serving": serving.model_copy(update=fitting)})
 
 
 def find_program(name: str, environment: Environment, title: str) -> str:

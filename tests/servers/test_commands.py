@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.base.errors import BadInput
+from autotune.engines import engine
 from autotune.engines.library import Library
 from autotune.engines.serving import Serving
+from autotune.servers import StartupTimeouts
 from autotune.servers.command import (
     absolute_paths,
     find_program,
+    of_version,
     prepare_folder,
-    with_known_ports,
     with_serving,
 )
 
@@ -72,7 +74,7 @@ def test_what_launched_servers_need_is_added_once() -> None:
 def test_an_engine_s_other_ports_are_given_where_its_version_has_the_option() -> None:
     sglang = Library().engine("sglang")
     words = ["--nccl-port", "1", "--tp", "8"]
-    known = with_known_ports(sglang, {"--nccl-port", "--tp"}).serving
+    known = of_version(sglang, "0.5.23", {"--nccl-port", "--tp"}).serving
     assert known.port_flags == {"--nccl-port": 240}
     assert known.derived_ports == [*range(233, 240)], (
         "ZMQ_TCP_PORT_DELTA of 0.5.23, and the six behind it"
@@ -89,8 +91,32 @@ def test_an_engine_s_other_ports_are_given_where_its_version_has_the_option() ->
         "--port",
         "21000",
     )
-    old = with_known_ports(sglang, {"--tp"}).serving
+    old = of_version(sglang, "0.5.23", {"--tp"}).serving
     assert "--nccl-port" not in with_serving(["--tp", "8"], old, "127.0.0.1", 21000)
+
+
+def test_limits_inside_an_engine_are_above_ours_unless_the_user_sets_them() -> None:
+    library, ours = Library(), StartupTimeouts()
+    for name, version, limits in (
+        (
+            "sglang",
+            "0.5.23",
+            {"--watchdog-timeout": ours.silence_s, "--dist-timeout": ours.total_s},
+        ),
+        ("sglang", "0.4.3.post2", {"--watchdog-timeout": ours.silence_s}),
+    ):
+        kind = engine(name, library)
+        serving = of_version(kind.card, version, kind.table(version).flags).serving
+        raised = dict(word.split("=") for word in serving.arguments if "=" in word)
+        assert raised.keys() == limits.keys()
+        assert all(float(raised[flag]) >= least for flag, least in limits.items())
+        for typed in (["--watchdog-timeout", "5"], ["--watchdog-t=5"]):
+            argv = with_serving(typed, serving, "127.0.0.1", 1)
+            assert argv[: len(typed)] == tuple(typed)
+            assert not any(word.startswith("--watchdog-timeout=") for word in argv)
+    vllm, name = library.engine("vllm"), "VLLM_ENGINE_READY_TIMEOUT_S"
+    assert name not in of_version(vllm, "0.11.0", ()).serving.environment
+    assert float(of_version(vllm, "0.32.0", ()).serving.environment[name]) >= ours.total_s
 
 
 def test_relative_paths_are_anchored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

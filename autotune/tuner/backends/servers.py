@@ -68,7 +68,7 @@ from autotune.load.request_file import requests_path, write_requests
 from autotune.load.server_client import ServerClient
 from autotune.node.calibration import calibration_of
 from autotune.servers import ShutdownTimeouts, StartupTimeouts
-from autotune.servers.command import cache_variables, read_secret, with_known_ports
+from autotune.servers.command import cache_variables, of_version, read_secret
 from autotune.servers.docker import DockerLauncher
 from autotune.servers.docker_run import (
     asked_images,
@@ -570,7 +570,8 @@ class LaunchingBackend(ServerBackend):
             run.ports,
             run.spec.inherited is None,
         )
-        card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
+        version = trial.engine_version
+        card = of_version(kind.card, version, kind.table(version).flags)
         return launcher.launch(self.start_command(trial, card, run), folder, card)
 
     def start_command(self, trial: Trial, card: EngineCard, run: ServerEvaluator) -> Command:
