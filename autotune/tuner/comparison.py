@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from autotune.base import BadInput
 from autotune.load.metrics.formulas import Slo
-from autotune.load.metrics.table import CURVE, FACTS, HEADLINE, Metrics, curve_of, is_valid_row
+from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, curve_of, is_valid_row
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import ServerSetup, calibration_of, interval90, sigma
 from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
@@ -33,6 +33,7 @@ from .search.history import History
 from .search.nodes import NodeScore, contrast
 from .search.spread import FEW_DEGREES, LAUNCH_NOISE, Interval, Spread, Z, mean, percent
 from .study.home import library_of
+from .study.loads import FACTS
 from .study.recommendation import (
     SERVED,
     Alternative,

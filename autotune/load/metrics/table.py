@@ -35,11 +35,6 @@ CURVE = "curve"
 """Key, among a workload's metrics, of the metrics at other loads: a list of flat rows."""
 INVALID = "invalid"
 """Key, in a row of a curve, of the reason for an invalid measurement."""
-PROMPTS, SENT = "prompts", "sent"
-"""Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was
-sent in its place."""
-FACTS = (PROMPTS, SENT)
-"""Keys, among a workload's metrics, of facts on what was sent: they are texts and no figures."""
 
 Place = Literal["report", "mlflow", "bench", "capacity"]
 """Default places of display: in reports and MLflow for every workload (``report``), in MLflow for

@@ -23,9 +23,9 @@ from autotune.base import Evidence
 from autotune.engines import Candidate, CandidateSet, Configuration, Failure, FailureKind
 from autotune.engines.failure import without_numbers
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
-from autotune.load.metrics.table import PROMPTS
 
 from ..study import timeline
+from ..study.loads import PROMPTS
 from ..study.spec import StudySpec, is_alone, may_share_node
 from ..trial import IN_A_ROW, SURE_TO_START, Launch, Role, Trial
 from . import equivalents, objective

@@ -16,7 +16,6 @@ from autotune.engines import Context, Library
 from autotune.load.capacity.judge import LOOKS
 from autotune.load.capacity.search import CONFIRM_S
 from autotune.load.load import Load
-from autotune.load.metrics.table import PROMPTS, SENT
 from autotune.load.workloads import LEAST_OF_HALF, Workload, how_fixed, load_workload
 from autotune.load.workloads.lengths import SessionLengths
 
@@ -24,6 +23,10 @@ from ..trial import Role, Trial
 from .options import RunOptions
 from .spec import StudySpec
 
+PROMPTS, SENT = "prompts", "sent"
+"""Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was
+sent in its place."""
+FACTS = (PROMPTS, SENT)
 LEAST_PROMPTS = 32
 """Prompts of the lightest loads: fewer give a mean latency with too wide an interval."""
 PER_PLACE = 8

@@ -14,7 +14,7 @@ from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.tuner.backends import BACKENDS, EvaluationSetup, backend_named, evaluator_for
 from autotune.tuner.backends.simulator import SimulatedEvaluator, Simulator
-from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.options import RunOptions, command_line
 from autotune.tuner.trial import Role, Trial, TrialResult
 from tests.tuner.prepare.settings import LIBRARY, RUN, prepared, said
 
@@ -51,6 +51,14 @@ def test_what_a_backend_is(on: str) -> None:
         f for f in FACTS if f in KINDS[on][1].split()
     ]
     assert pickle.loads(pickle.dumps(backend)) == backend
+
+
+@pytest.mark.parametrize("on", KINDS)
+def test_random_weights_are_switched_off_again_only_where_a_search_may_use_them(on: str) -> None:
+    spec = prepared(RUN).spec.with_fields(on=on, launches=30, screened=())
+    assert spec.may_screen
+    typed = command_line(spec, backend_named(on).unused_options)
+    assert ("--screen off" in typed) is not on.startswith(("external", "replay"))
 
 
 def test_every_backend_is_in_the_table_above() -> None:
@@ -132,7 +140,7 @@ def test_nobody_else_asks_where_trials_run() -> None:
     asking = {
         str(f.relative_to(ROOT / "autotune"))
         for f in files
-        if re.search(r"\b(spec|options)\.on\b", f.read_text())
+        if re.search(r"\b(spec|options|self)\.on\b", f.read_text())
     }
     assert {name for name in asking if not name.startswith("tuner/backends/")} == {
         "tuner/prepare/build_spec.py",
