@@ -66,8 +66,6 @@ def compare(
     The launches are those that count; those of the recommended are none where the baseline is
     recommended.
     """
-    theirs = dict[int, list[float]]()
-    mine = dict[int, list[float]]()
     for metric in (spec.objective, HEADLINE):
         theirs, mine = (_scores_by_load(spec, rows, metric) for rows in (baseline, recommended))
         if theirs or mine:
@@ -79,16 +77,16 @@ def compare(
         values = [
             objective.value_of(metric, mean(s[load])) if load in s else None for s in (theirs, mine)
         ]
-        point = CurvePoint(concurrency=load, baseline=values[0], recommended=values[1])
+        gain: dict[str, Any] = {}
         if load in mine and load in theirs:
             half = half_width(spread, (len(mine[load]), len(theirs[load])))
             log = mean(mine[load]) - mean(theirs[load])
             faster = None if abs(log) <= half else "recommended" if log > 0 else "baseline"
             ends = (percent(log - half), percent(log + half))
-            point = point.model_copy(
-                update={"gain_percent": percent(log), "ci95": ends, "faster": faster}
-            )
-        points.append(point)
+            gain = {"gain_percent": percent(log), "ci95": ends, "faster": faster}
+        points.append(
+            CurvePoint(concurrency=load, baseline=values[0], recommended=values[1], **gain)
+        )
     return Curves(
         metric=metric,
         workload=spec.workloads[0],
@@ -208,8 +206,7 @@ class StudyFigures:
         self.history = history
         self._judgement = judgement
         self.spec = history.spec
-        self._launches = {launch.trial.number: launch for launch in launches}
-        self._nodes = {entry.number: entry.node for entry in history}
+        self._launches = {launch.number: launch for launch in launches}
         self._base = history.baseline
 
     def choice(self, position: int) -> Choice:
@@ -367,22 +364,15 @@ class StudyFigures:
 
     def _verified(self, one: PredictedCommand) -> Verification:
         candidates = self.history.candidates
-        known = one.fingerprint in candidates
-        # A server that somebody else runs is the only candidate, whatever its configuration is.
-        position = (
-            candidates.position(one.fingerprint) if known else 0 if len(candidates) == 1 else None
-        )
-        launches = (
-            [self._launches[entry.number] for entry in self.history.at(position)]
-            if position is not None
-            else []
-        )
-        measured = (
-            self.choice(position).objective
-            if position is not None and self.history.scores(position)
-            else None
-        )
-        failure = launches[-1].result.failure if launches else None
+        position, measured, failure = None, None, None
+        if one.fingerprint in candidates:
+            position = candidates.position(one.fingerprint)
+        elif len(candidates) == 1:
+            # A server that somebody else runs is the only candidate, whatever its configuration is.
+            position = 0
+        if position is not None and (entries := self.history.at(position)):
+            failure = self._launches[entries[-1].number].result.failure
+            measured = self.choice(position).objective if self.history.scores(position) else None
         return Verification(
             **one.model_dump(include={"role", "engine", "fingerprint", "command"}),
             predicted=PredictedValue(
@@ -403,7 +393,7 @@ class StudyFigures:
         baseline as typed."""
         launches = self.measured(position)
         fingerprint = self.history.candidates.items[position].fingerprint
-        own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
+        own = [row for row in launches if row.fingerprint == fingerprint]
         if position == self._base and own:
             return own[-1]
         return min(
@@ -428,20 +418,13 @@ class StudyFigures:
 
     def measured(self, position: int) -> list[Launch]:
         """Return the launches behind `evidence`, in order."""
-        return [self._launches[e.number] for e in self._entries(position)]
-
-    def _entries(self, position: int) -> list[Entry]:
-        return self.history.deciding(position)
+        return [self._launches[e.number] for e in self.history.deciding(position)]
 
     def _scores(self, position: int, workload: str) -> list[NodeScore]:
         """Return the scores on one workload with the nodes of their measurements."""
-        rows = self.measured(position) if self.history.scores(position) else []
         scores = [
-            (
-                self._nodes[row.trial.number],
-                objective.score_on(self.spec, row.result.metrics.get(workload, {})),
-            )
-            for row in rows
+            (entry.node, objective.score_on(self.spec, self._on(entry, workload)))
+            for entry in self.history.deciding(position)
         ]
         return [(node, score) for node, score in scores if score is not None]
 
@@ -476,11 +459,8 @@ class StudyFigures:
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:
         """Return means over the launches of every metric that is a number in all of them."""
-        if not self.history.scores(position):
-            return None
-        rows = [
-            m for launch in self.measured(position) if (m := launch.result.metrics.get(workload))
-        ]
+        deciding = self.history.deciding(position)
+        rows = [measured for entry in deciding if (measured := self._on(entry, workload))]
         if not rows:
             return None
         means = _means_of(rows)
@@ -493,9 +473,12 @@ class StudyFigures:
             means[self.spec.goals[-1]] = objective.value_of(self.spec.goals[-1], mean(seconds))
         return means
 
+    def _on(self, entry: Entry, workload: str) -> Metrics:
+        return self._launches[entry.number].result.metrics.get(workload, {})
+
     def seconds(self, position: int) -> list[float]:
         """Return the scores of the second goal."""
-        return [e.second for e in self._entries(position) if e.second is not None]
+        return [e.second for e in self.history.deciding(position) if e.second is not None]
 
     def matrix(self) -> list[MatrixRow]:
         """Return the baseline and the finalists that meet the SLOs, the recommended one first, by
@@ -548,16 +531,12 @@ class StudyFigures:
         launches.
         """
         found: list[tuple[float, int, list[tuple[float, Slo, float]]]] = []
+        first = self.spec.workloads[0]
         for position in self.history.by_position:
             rows = self._tried(position)
             breaks = []
             for slo in self.spec.slos:
-                values = [
-                    objective.number_in(
-                        row.result.metrics.get(self.spec.workloads[0], {}), slo.metric
-                    )
-                    for row in rows
-                ]
+                values = [objective.number_in(self._on(row, first), slo.metric) for row in rows]
                 value = fmean([math.nan if one is None else one for one in values] or [math.nan])
                 breaks.append((slo.excess(value), slo, value))
             breaks.sort(key=lambda row: -row[0])
@@ -581,7 +560,7 @@ class StudyFigures:
         if self.history.scores(position):
             keys = {"command", "argv", "env", "config"}
             return NearestMiss(**what, **self.choice(position).model_dump(include=keys))
-        launch = self._tried(position)[-1]
+        launch = self._launches[self._tried(position)[-1].number]
         command = launch.trial.command.on_loopback()
         knobs = launch.trial.configuration.knobs
         return NearestMiss(
@@ -590,17 +569,15 @@ class StudyFigures:
             argv=list(command.words),
             env=dict(command.env),
             config=dict(knobs),
-            load=self.spec.load.lightest(launch.result.curve(self.spec.workloads[0])),
+            load=self.spec.load.lightest(launch.result.curve(first)),
         )
 
-    def _tried(self, position: int) -> list[Launch]:
+    def _tried(self, position: int) -> list[Entry]:
         """Return the launches behind a configuration's figures, those without a capacity if it has
         no others."""
-        entries = self.history.evidence(position, Role.FINAL)
-        entries = entries or [
+        return self.history.evidence(position, Role.FINAL) or [
             entry for entry in self.history.at(position) if entry.too_slow and entry.violations
         ]
-        return [self._launches[entry.number] for entry in entries]
 
     def curves(self) -> Curves | None:
         """Return the curves of baseline and recommended configuration; None if none was
@@ -608,7 +585,7 @@ class StudyFigures:
         winner = self._judgement.winner
         base = self._base
         launches = [
-            self.measured(p) if p is not None and self.history.scores(p) else []
+            [] if p is None else self.measured(p)
             for p in (base, winner if winner != base else None)
         ]
         return compare(self.spec, self._judgement.spread, *launches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -99,10 +100,8 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
         study = Study(
             folder, prepared.spec, prepared.candidates, command_of, priors, prepared.recorded
         )
-        try:
+        with closing(study):
             trials = [study.ask() for _ in range(min(FIRST, prepared.spec.launches))]
-        finally:
-            study.close()
     return [(trial, predict(prepared, trial)) for trial in trials if trial is not None]
 
 
@@ -115,10 +114,10 @@ def cost(
     seconds = fmean(known) if known else None
     hours = None if seconds is None else spec.launches * seconds / 3600 / at_once(places)
     node_hours = None if hours is None else hours * max(1, len(set(map(node_of_place, places))))
-    figures = {
+    return {
         "launches": spec.launches,
         "seconds_per_launch": seconds,
         "hours": hours,
         "node_hours": node_hours,
+        "hours_limit": spec.hours,
     }
-    return {**figures, "hours_limit": spec.hours}

@@ -122,7 +122,7 @@ def recommend(
 def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[str]]:
     """Return the kinds of trade-offs of each launched configuration that has any, by
     fingerprint."""
-    names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
+    names = dict.fromkeys(launch.fingerprint for launch in launches)
     trade_offs = {
         one: history.trade_offs(history.canonical(history.candidates.position(one)))
         for one in names
@@ -184,7 +184,7 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
         workloads={},
         contributions=[],
         excluded=[],
-        trials=len({launch.trial.configuration.fingerprint for launch in launches}),
+        trials=len({launch.fingerprint for launch in launches}),
         duration_s=sum(launch.result.seconds for launch in launches),
     )
 
@@ -218,7 +218,7 @@ def _unconfirmed(history: History, launches: Sequence[Launch]) -> str:
     kinds = Counter(
         row.result.failure.kind.value if row.result.failure else row.result.state.value
         for row in launches
-        if row.trial.number in finals
+        if row.number in finals
     )
     if finals:
         failed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
@@ -235,7 +235,7 @@ def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -
     if winner is None:
         return ""
     numbers = {entry.number for entry in history.at(winner)}
-    mine = [launch.result for launch in launches if launch.trial.number in numbers]
+    mine = [launch.result for launch in launches if launch.number in numbers]
     failures = [
         result.failure for result in mine if result.state is State.FAILED and result.failure
     ]
@@ -259,11 +259,7 @@ def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
         ):
             continue
         one = candidates.items[position].configuration
-        mine = [
-            row.result.failure
-            for row in launches
-            if row.trial.configuration.fingerprint == one.fingerprint
-        ]
+        mine = [row.result.failure for row in launches if row.fingerprint == one.fingerprint]
         failure = next(filter(None, mine), None) if not history.scores(position) else None
         why = f"did not run ({failure.kind.value})" if failure else "did not meet the limits"
         sentences.append(f"{one.engine}'s recipe {name} {why}")

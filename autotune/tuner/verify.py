@@ -500,7 +500,7 @@ class Comparison:
 
     def _launch(self, results: Results, make: Callable[[EvaluationSetup], Evaluator]) -> None:
         """Launch what the results lack; raises `BadInput` if they are those of other commands."""
-        kept, made = {row.trial.number: row for row in results.launches}, list[Launch]()
+        kept, made = {row.number: row for row in results.launches}, list[Launch]()
         evaluators = {
             version: EvaluationSetup(
                 one.spec, one.library, self._folder, self._notify, make
@@ -553,7 +553,7 @@ class Comparison:
         figure = failure.summary if failure else "no figure"
         if value:
             figure = f"{readable.number(value)} {row.result.label}"
-        role = self._commands[row.trial.number % 4 // 2].role
+        role = self._commands[row.number % 4 // 2].role
         side = ("old", "new")[version]
         self._notify(f"#{len(self._rows) + 1}  {side} {row.trial.engine_version}  {role}  {figure}")
 
@@ -564,13 +564,9 @@ class Comparison:
             numbers = sorted(n for n in self._rows if n % 4 == 2 * command + version)
             return [self._rows[number] for number in numbers]
         known = self._commands[command]
-        mine = [
-            row
-            for row in self._study_launches
-            if row.trial.configuration.fingerprint == known.choice.fingerprint
-        ]
+        mine = [row for row in self._study_launches if row.fingerprint == known.choice.fingerprint]
         roles = self._spec.deciding_roles if known.role == "baseline" else (Role.FINAL,)
-        return [row for row in mine if row.trial.role in roles] or mine
+        return [row for row in mine if row.role in roles] or mine
 
     def _scores(self, rows: Sequence[Launch]) -> list[float]:
         return [one for row in rows if (one := scores_of(self._spec, row.result).score) is not None]
@@ -580,8 +576,8 @@ class Comparison:
         way."""
         repeats = defaultdict[tuple[str, str, Role], list[float]](list)
         for row in self._study_launches if self._comparable else ():
-            prompts = self._spec.prompts_of(row.trial.role)
-            key = row.trial.configuration.fingerprint, row.result.node, prompts
+            prompts = self._spec.prompts_of(row.role)
+            key = row.fingerprint, row.result.node, prompts
             repeats[key] += self._scores([row])
         launched = [new, old] if _OLD in self._versions else [new]
         spread = Spread.pooled([*repeats.values(), *launched])
@@ -684,7 +680,7 @@ class Comparison:
             for side, row in enumerate(ends):
                 prepared, version = self._versions.get(side), row.trial.engine_version
                 installed = prepared.spec.installed if prepared else {}
-                kind = engine_of(row.trial.configuration.engine, installed, self._library, silent)
+                kind = engine_of(row.engine, installed, self._library, silent)
                 versions.append((kind, version))
                 given |= kind.parse(row.trial.command, version).given
         except BadInput:

@@ -11,7 +11,7 @@ repeats that.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -173,14 +173,12 @@ class Tracker:
                 f"({runs.without_files})"
             )
 
-    def _record(self, launches: Iterable[Launch]) -> bool:
+    def _record(self, launches: Sequence[Launch]) -> bool:
         """Write the launches' child runs; return whether MLflow refused one, which must not hold up
         the others."""
-        baseline, refused = None, False
-        for launch in launches:
-            complete = launch.result.state is State.COMPLETE
-            if not baseline and complete and launch.role is Role.BASELINE:
-                baseline = launch
+        complete = (one for one in launches if one.result.state is State.COMPLETE)
+        baseline = next((one for one in complete if one.role is Role.BASELINE), None)
+        refused = False
         for launch in launches:
             try:
                 self._runs.record(launch, baseline)

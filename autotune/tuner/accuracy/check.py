@@ -572,10 +572,10 @@ class Gate(NamedTuple):
         return replace(launch, result=result)
 
     def _is_baseline(self, launch: Launch) -> bool:
-        return launch.trial.configuration.fingerprint == self.baseline
+        return launch.fingerprint == self.baseline
 
     def _path(self, launch: Launch) -> Path:
-        return self.folder / "accuracy" / f"{launch.trial.number:04d}.json"
+        return self.folder / "accuracy" / f"{launch.number:04d}.json"
 
     def _references(self, launches: Sequence[Launch]) -> list[CheckEvidence]:
         """Return the baseline's answers, launch by launch, without those of missing or invalid

@@ -142,7 +142,7 @@ def read_bundle(path: Path, content: bytes) -> Bundle:
         bundle = Bundle(
             path,
             StudySpec.from_yaml(members[STUDY].decode()),
-            tuple(sorted(rows.launches, key=lambda launch: launch.trial.number)),
+            tuple(sorted(rows.launches, key=lambda launch: launch.number)),
             KnownCandidates.model_validate_json(members[CANDIDATES]),
             Recommendation.from_json(json.loads(done)) if done else None,
         )
@@ -167,7 +167,7 @@ def _check(bundle: Bundle) -> None:
     """Raise `MalformedFile` if the parts of a bundle do not fit each other."""
     known = bundle.known
     fingerprints = {Configuration(one.engine, one.config).fingerprint for one in known.items}
-    launched = {launch.trial.configuration.fingerprint for launch in bundle.launches}
+    launched = {launch.fingerprint for launch in bundle.launches}
     if not bundle.launches or not 0 <= known.baseline < len(known.items):
         raise MalformedFile(bundle.path, "it has no launch, or no baseline")
     if len(fingerprints) < len(known.items) or not launched <= fingerprints:

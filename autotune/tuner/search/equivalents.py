@@ -28,11 +28,9 @@ def canonical_of(
     user typed it.
     """
     answers: dict[str, str] = {}
-    for launch in sorted(launches, key=lambda row: row.trial.number):
+    for launch in sorted(launches, key=lambda row: row.number):
         if launch.result.resolved is not None:
-            answers.setdefault(
-                launch.trial.configuration.fingerprint, launch.result.resolved.fingerprint
-            )
+            answers.setdefault(launch.fingerprint, launch.result.resolved.fingerprint)
     ends: dict[str, str] = {}
     first: dict[str, str] = {}
     for asked, answer in answers.items():
@@ -52,25 +50,21 @@ def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Reso
     `canonical_of`."""
 
     def canonical(launch: Launch) -> str:
-        fingerprint = launch.trial.configuration.fingerprint
+        fingerprint = launch.fingerprint
         return joined.get(fingerprint, fingerprint)
 
     rows: dict[tuple[str, str, str], list[Launch]] = {}
-    for launch in sorted(launches, key=lambda row: row.trial.number):
+    for launch in sorted(launches, key=lambda row: row.number):
         resolved = launch.result.resolved
         for knob, note in resolved.notes.items() if resolved else ():
-            rows.setdefault((launch.trial.configuration.engine, knob, note), []).append(launch)
+            rows.setdefault((launch.engine, knob, note), []).append(launch)
     found = []
     for (engine, knob, note), group in rows.items():
         resolved = group[0].result.resolved
         asked, got = resolved.differs[knob] if resolved else (None, None)
-        numbers = {launch.trial.number for launch in group}
+        numbers = {launch.number for launch in group}
         same = {canonical(launch) for launch in group}
-        others = [
-            x.trial.number
-            for x in launches
-            if x.trial.number not in numbers and {canonical(x)} == same
-        ]
+        others = [x.number for x in launches if x.number not in numbers and {canonical(x)} == same]
         found.append(
             Resolution(
                 engine=engine,

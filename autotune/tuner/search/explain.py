@@ -74,7 +74,7 @@ def no_effect_by_rule(
     effect."""
     positions = {history.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
-    rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
+    rows_of = [row.trial for row in launches if where[row.number] in positions]
     trials = {trial.configuration.fingerprint: trial for trial in rows_of}
     rows = [
         row.model_copy(update={"reason": f"{row.reason} ({trial.configuration.engine})"})

@@ -82,15 +82,13 @@ class History:
     def from_launched_only(cls, spec: StudySpec, launches: Sequence[Launch]) -> History:
         """Read launches where the other candidates are not known: a report's, or a tracker's."""
         by_fingerprint = {
-            launch.trial.configuration.fingerprint: Candidate(
-                launch.trial.configuration, launch.trial.engine_version
-            )
+            launch.fingerprint: Candidate(launch.trial.configuration, launch.trial.engine_version)
             for launch in launches
         }
         baselines = [
-            list(by_fingerprint).index(launch.trial.configuration.fingerprint)
+            list(by_fingerprint).index(launch.fingerprint)
             for launch in launches
-            if launch.trial.role is Role.BASELINE
+            if launch.role is Role.BASELINE
         ]
         items = list(by_fingerprint.values())
         return cls.from_launches(spec, CandidateSet(items, next(iter(baselines), 0)), launches)
@@ -116,9 +114,7 @@ class History:
         # Ignore the hosts that rows name where no trial was bound to a node.
         bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
         begins = timeline.start_times(rows, bound)
-        entries = [
-            _entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows
-        ]
+        entries = [_entry_of(spec, candidates, row, joined, begins[row.number]) for row in rows]
         for trial in running:
             position = candidates.position(trial.configuration.fingerprint)
             counted = joined.get(position, position)

@@ -70,16 +70,15 @@ def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
         trials = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     except (ValueError, KeyError, AssertionError):
         return {}
-    positions = {
-        candidate.fingerprint: position for position, candidate in enumerate(candidates.items)
-    }
     return {
         trial.number: Step(
-            Role(attrs["role"]), positions[attrs["fingerprint"]], attrs.get("node", "")
+            Role(attrs["role"]),
+            candidates.position(attrs["fingerprint"]),
+            attrs.get("node", ""),
         )
         for trial in trials
         # The fingerprint is written last: without it a trial was never handed out.
-        if (attrs := trial.user_attrs).get("fingerprint") in positions
+        if (attrs := trial.user_attrs).get("fingerprint") in candidates
     }
 
 

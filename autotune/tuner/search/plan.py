@@ -182,35 +182,26 @@ class Plan:
         rank only."""
         # The baseline's launches say nothing of which configuration is the finalist.
         waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
-        check = None if waits_for and not places else self._check_of_rank(history, budget)
+        check = None
+        if places or not waits_for:
+            # Launch what ranks above all launched with weights with its own.
+            check = self._if_better(history, history.screening.unchecked(), budget)
         if check is None and waits_for:
             return _meanwhile(history, places)
-        check = check or self._promising_failure(history, budget)
+        # Launch once more what failed without an explanation.
+        failed = [e.position for e in history.retryable if e.role not in BASELINE_ROLES]
+        check = check or self._if_better(history, failed, budget)
         return check or self._finals(history, places)
 
-    def _promising_failure(self, history: History, budget: int) -> Step | None:
-        """Return another launch, before the finals, of the best candidate that failed without an
-        explanation, if it is expected to be better than the leader."""
-        failed = [e.position for e in history.retryable if e.role not in BASELINE_ROLES]
-        if not failed or len(history) >= before_finals(budget, LEAST_FINALS):
+    def _if_better(self, history: History, positions: Sequence[int], budget: int) -> Step | None:
+        """Return the launch, before the finals, of the best of some candidates, if it is expected
+        to be better than the leader."""
+        if not positions or len(history) >= before_finals(budget, LEAST_FINALS):
             return None
         scores = history.adjusted()
         leaders = leaders_of(model_of(self._kernels, scores), scores)
-        best = self._best(history, [*leaders[:1], *failed])
-        return Step(Role.SEARCH, best) if best in failed else None
-
-    def _check_of_rank(self, history: History, budget: int) -> Step | None:
-        """Return the candidate that ranks above all launched with weights, to launch with its own
-        before the finals."""
-        unchecked = history.screening.unchecked()
-        if not unchecked or len(history) >= before_finals(budget, LEAST_FINALS):
-            return None
-        best = self._best(history, unchecked)
-        scores = history.adjusted()
-        leaders = leaders_of(model_of(self._kernels, scores), scores)
-        return (
-            Step(Role.SEARCH, best) if self._best(history, [*leaders[:1], best]) == best else None
-        )
+        best = self._best(history, [*leaders[:1], *positions])
+        return Step(Role.SEARCH, best) if best in positions else None
 
     def _finals(self, history: History, places: Sequence[str]) -> Decision:
         searched = history.before_finals()

@@ -100,7 +100,7 @@ class Study:
     def launches(self) -> Sequence[Launch]:
         """Return the finished launches, by number."""
         rows = recount_finals(self._results.launches, self._spec.finals_from)
-        return sorted(rows, key=lambda launch: launch.trial.number)
+        return sorted(rows, key=lambda launch: launch.number)
 
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         """Return the next launch; None if the study has ended, or must wait for running trials.
@@ -152,12 +152,10 @@ class Study:
         Raises:
             ValueError: its trial was not asked for, or was already recorded.
         """
-        if launch.trial.number not in self._pending:
-            raise ValueError(
-                f"trial {launch.trial.number} was not asked for, or was already recorded"
-            )
+        if launch.number not in self._pending:
+            raise ValueError(f"trial {launch.number} was not asked for, or was already recorded")
         self._results.append(launch)
-        del self._pending[launch.trial.number]
+        del self._pending[launch.number]
         self._journal.tell(launch)
 
     def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
@@ -223,12 +221,12 @@ class Study:
         Where a lost journal leaves a number without either, it is decided again from the launches
         before it.
         """
-        rows = {launch.trial.number: launch for launch in self._results.launches}
+        rows = {launch.number: launch for launch in self._results.launches}
         for number in range(max([*rows, *begun], default=-1) + 1):
             if number in rows:
                 self._journal.add(rows[number])
                 continue
-            before = [row for row in self.launches if row.trial.number < number]
+            before = [row for row in self.launches if row.number < number]
             with one_thread():
                 decision = begun.get(number) or self._plan.next(
                     self._history(before, self._interrupted)

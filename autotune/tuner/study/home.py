@@ -170,7 +170,7 @@ class Home:
         Raises `BadInput` for fewer than `least` more launches, `StudyLocked` while a tuner works on
         it.
         """
-        numbers = [launch.trial.number for launch in self.launches(spec.study)]
+        numbers = [launch.number for launch in self.launches(spec.study)]
         made, folder = max(numbers, default=-1) + 1, self.study_folder(spec.study)
         if launches < made + least:
             why = f"study {spec.study!r} has {made} launches, and new finals take {least}"

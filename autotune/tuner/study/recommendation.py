@@ -76,11 +76,7 @@ def compared_answers(
 ) -> dict[str, AccuracyComparison]:
     """Return `Recommendation.accuracy` as keywords, of baseline and recommended command; empty
     without a check."""
-    checks = [
-        (row.trial.configuration.fingerprint, row.result.accuracy)
-        for row in launches
-        if row.result.accuracy
-    ]
+    checks = [(row.fingerprint, row.result.accuracy) for row in launches if row.result.accuracy]
     if not checks:
         return {}
     references = [(c.baseline, c.baseline_ci95) for _, c in checks if c.passed is not None]

@@ -120,10 +120,10 @@ def recount_finals(launches: Iterable[Launch], finals_from: int) -> list[Launch]
     """Count finals before a number as launches of the search, and as controls if they are of the
     baseline."""
     rows = list(launches)
-    base = {row.trial.configuration.fingerprint for row in rows if row.trial.role is Role.BASELINE}
+    base = {row.fingerprint for row in rows if row.role is Role.BASELINE}
     for place, row in enumerate(rows):
-        if row.trial.role is Role.FINAL and row.trial.number < finals_from:
-            role = Role.CONTROL if row.trial.configuration.fingerprint in base else Role.SEARCH
+        if row.role is Role.FINAL and row.number < finals_from:
+            role = Role.CONTROL if row.fingerprint in base else Role.SEARCH
             rows[place] = replace(row, trial=replace(row.trial, role=role))
     return rows
 
@@ -164,7 +164,7 @@ class Results:
         with self._path.open("ab") as file:
             if file.tell() > self._size:
                 raise CannotGoOn(
-                    f"another process has written to {self._path}; launch {launch.trial.number} is "
+                    f"another process has written to {self._path}; launch {launch.number} is "
                     "not stored: look for a second tuner of this study on other machines that "
                     "share the folder."
                 )

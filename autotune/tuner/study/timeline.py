@@ -28,7 +28,7 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
         (0.0 if row.result.evidence in _VIRTUAL else row.result.began_s or 0.0, row)
         for row in launches
     ]
-    for began_s, launch in sorted(begun, key=lambda pair: (pair[0], pair[1].trial.number)):
+    for began_s, launch in sorted(begun, key=lambda pair: (pair[0], pair[1].number)):
         result = launch.result
         gpus = (
             [(node_of_place(result.node), gpu) for gpu in result.gpu_ids or ("",)]
@@ -36,7 +36,7 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
             else [("", "")]
         )
         latest = max(began_s or latest, *(free.get(gpu, 0.0) for gpu in gpus))
-        found[launch.trial.number] = latest
+        found[launch.number] = latest
         free |= dict.fromkeys(gpus, latest + result.seconds)
     return found
 
@@ -48,7 +48,7 @@ def node_s(launches: Sequence[Launch]) -> float:
     begins = start_times(launches, several)
     ran: dict[str, list[tuple[float, float]]] = {}
     for launch in launches:
-        begin = begins[launch.trial.number]
+        begin = begins[launch.number]
         node = node_of_place(launch.result.node) if several else ""
         ran.setdefault(node, []).append((begin, begin + launch.result.seconds))
     return sum(map(covered_s, ran.values()))
