@@ -23,14 +23,7 @@ from .environment import ServerEnvironment
 from .expression import names, template_names
 from .huggingface import CONFIG, model_from_file
 from .schema import EngineCard, NarrowedEngine, Narrowing
-from .serving import (
-    Heartbeat,
-    LockFile,
-    LogPattern,
-    SharedFailures,
-    SharedMemoryName,
-    SharedMemoryNames,
-)
+from .serving import LockFile, SharedFailures, SharedMemoryName, SharedMemoryNames
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config", "servers"})
@@ -422,17 +415,8 @@ class Library:
         return self.engines[name]
 
 
-def shared_failures() -> list[LogPattern]:
-    """Return the log patterns of all engines; an engine's own take precedence."""
-    return _shared_lines().failures
-
-
-def shared_heartbeats() -> list[Heartbeat]:
-    """Return the lines without progress of the libraries of all engines."""
-    return _shared_lines().heartbeats
-
-
-def _shared_lines() -> SharedFailures:
+def shared_failures() -> SharedFailures:
+    """Return what any engine's log may say; an engine's own failures take precedence."""
     shared: SharedFailures = _cached(spaces_root() / "failures.yaml", SharedFailures)
     return shared
 

@@ -159,16 +159,23 @@ class SharedMemoryNames(Entry):
     locks: list[LockFile]
 
 
-class Heartbeat(Entry):
-    """A line that a server prints while nothing happens: it is no progress of a start."""
+class LogWords(Entry):
+    """Words of a log."""
 
     pattern: str
-    """Regular expression, searched in one line; its group ``lock`` is the path of a lock file that
-    is waited for."""
+    """Regular expression, searched in one line; ``^`` stands behind its process, time and level."""
+    source: str
+
+
+class Heartbeat(LogWords):
+    """A line that a server prints while nothing happens: it is no progress of a start.
+
+    The group ``lock`` of its pattern is the path of a lock file that is waited for.
+    """
+
     reason: str
     abandoned_after_s: float | None = None
     """Seconds without progress after which the start has failed if no process holds that lock."""
-    source: str
 
     @model_validator(mode="after")
     def _waits_for_a_lock(self) -> Heartbeat:
@@ -220,12 +227,10 @@ class Serving(Entry):
     """Metrics; the first that the page has counts."""
 
 
-class LogPattern(Entry):
+class LogPattern(LogWords):
     """A line of the engine's log that gives the cause of a failure; the first matching line
     applies."""
 
-    pattern: str
-    """Regular expression, searched in one line."""
     kind: FailureKind
     way_out: str
     """Advice; it may use the pattern's named groups as {name}."""
@@ -235,7 +240,9 @@ class LogPattern(Entry):
     """A better way out where the phase is known."""
     retry: bool = True
     """For infrastructure: false where the next launch would fail as well."""
-    source: str
+    weak: bool = False
+    """The line may follow from another, or be got over: it counts as an error of a server that did
+    not get ready after it, where no other pattern matches."""
 
 
 class SharedFailures(Entry):
@@ -243,17 +250,16 @@ class SharedFailures(Entry):
 
     failures: list[LogPattern]
     heartbeats: list[Heartbeat]
+    wrappers: list[LogWords]
+    """Errors that name no cause."""
 
 
-class ProgressMark(Entry):
+class ProgressMark(LogWords):
     """A line that marks a starting server's progress: a later failure belongs to that phase."""
 
-    pattern: str
-    """Regular expression, searched in one line."""
     phase: Phase
     names_the_cause: bool = False
     """The line stands behind the failure, and says where that was."""
-    source: str
 
 
 class ContainerImage(Versioned):

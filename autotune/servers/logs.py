@@ -2,9 +2,10 @@
 
 The root cause is rarely the last line: engines end with "see root cause above" and the noise of
 their shutdown. So the first line that matches one of the engine's patterns (``failures:`` in its
-YAML) counts, else the first line that looks like an exception, else the first that is marked as an
-error, else the last line. A line that its engine marks as a warning or less never counts: a vLLM
-that runs well warns of "Too many open files".
+YAML) counts; a pattern that is weak counts where no other matches. Without a match, the first line
+that looks like an exception counts, else the first that is marked as an error, else the last line.
+A line that its engine marks as a warning or less never counts: a vLLM that runs well warns of "Too
+many open files". Patterns see a line without the process, time and level in front of it.
 
 Memory that runs out has another way out at each phase of a server's life. Where the line does not
 tell the phase, the marks of progress before it do (``progress:`` in the YAML), and so does having
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from typing import BinaryIO
 
 from autotune.engines import EngineCard, Failure, FailureKind
 from autotune.engines.failure import Phase
-from autotune.engines.library import shared_failures, shared_heartbeats
+from autotune.engines.library import shared_failures
 from autotune.engines.serving import Heartbeat, LogPattern, ProgressMark
 
 from .watchdog import END_BYTES
@@ -40,16 +42,24 @@ traceback."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _NAMED_GROUP = re.compile(r"\(\?P<\w+>")
+_PREFIX = re.compile(
+    r"^(?:(?:\([\w.]+ (?:\w+=\w+ )?pid=\d+[^)]*\)|\[rank\d+\]:|[EWIF]\d{4} [\d:.]+ +\d+ \S+\]"
+    r"|\[[EWIF]?\d[^\]]*[:/-][^\]]*\]|\[(?:TRT-LLM|RANK \d+|[EF]|[\w.]+:\d+)\]|[\w.]+\.py:\d+\]"
+    r"|\d+[-:/.][\d:.,/-]* |(?:ERROR|CRITICAL|FATAL)\b:?)\s*)*"
+)
+"""Words in front of a line: process, rank, time, level and source file."""
 _EXCEPTION = re.compile(
-    r"(?<![\w.\"'(])(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b(?::| *$)"
+    r"(?<![\w.\"'(])(?:(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b|(?:[a-z_]\w*\.)+[A-Z]\w*)"
+    r"(?:\(\w+\))?(?::(?= |$)| *$|(?=\([\"']))"
 )
 _ERROR = re.compile(
-    r"\bERROR\b|\bFATAL\b|\bCRITICAL\b|\[[EF]\]|\b[Ee]rror:|\bpanic:|Segmentation fault"
+    r"\b(?:ERROR|FATAL|CRITICAL)\b|\[[EF]\]|\b[EF]\d{3,4} \d\d:|\bE \d+ \d+\]"
+    r"|\b[Ee]rror ?:|\bfatal\b|\bpanic:|Segmentation fault|\bcannot create\b"
 )
-# The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error
-# is no level.
 _ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals by which people, service managers and the kernel end a process that did nothing wrong."""
+# The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error
+# is no level.
 _BELOW_ERROR = re.compile(
     r"^(?:\([^)]{1,80}\) *)?(?:\[[^\]]{1,80}\] *)?(?:[\d:.,/-]+ +)*"
     r"(?:(?:WARNING|WARN|INFO|DEBUG)\b|(?:\[TRT-LLM\] *)?\[[WID]\])"
@@ -65,7 +75,13 @@ _PASSING = re.compile(
 )
 """Figures that change while nothing happens."""
 _MOST_SEEN = 100_000  # Different lines that are kept apart; more in one start are progress anyway
-_HARMLESS = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
+_HARMLESS = re.compile(r"(?<!=)\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
+_NO_SOURCE = re.compile(r"[\s^~]*$|Traceback \(most|During handling of|The above exception")
+_DIGITS = str.maketrans("", "", "0123456789")
+_LINES_OF_A_FRAME = 5  # Frame, source, marks below it, blank ones
+_NUMBER = re.compile(r"(?<![\w\\])\d[\d.]*")
+_VALUES = r"""(?: ?[=:]? ?(?:\([^()]*\)|\[[^\[\]]*\]|'[^']*'|"[^"]*"|`[^`]*`|-?\d[\w.]*))*"""
+"""Values that an engine prints between the words of a rule's message."""
 
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
@@ -177,7 +193,7 @@ class Progress:
 
 def heartbeats_of(card: EngineCard) -> list[Heartbeat]:
     """Collect the lines without progress of an engine and of its libraries."""
-    return [*card.serving.heartbeats, *shared_heartbeats()]
+    return [*card.serving.heartbeats, *shared_failures().heartbeats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +209,7 @@ def patterns_of(card: EngineCard) -> LogPatterns:
     progress marks."""
     rules = [
         LogPattern(
-            pattern=re.escape(rule.message),
+            pattern=as_printed(rule.message),
             kind=rule.kind,
             way_out=f"{rule.reason[:1].upper()}{rule.reason[1:].rstrip('.')}.".replace(
                 "{", "{{"
@@ -203,7 +219,21 @@ def patterns_of(card: EngineCard) -> LogPatterns:
         for rule in card.rules
         if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)
     ]
-    return LogPatterns([*rules, *card.failures, *shared_failures()], card.progress)
+    # Because those that read figures of the line have the better advice.
+    own = sorted([*rules, *card.failures], key=lambda one: not _NAMED_GROUP.search(one.pattern))
+    return LogPatterns([*own, *shared_failures().failures], card.progress)
+
+
+def as_printed(message: str) -> str:
+    """Return a rule's message as a pattern of the line that an engine prints: with other numbers,
+    and with values between its words."""
+    words = [_NUMBER.sub(r"\\d[\\w.]*", re.escape(word)) for word in message.rstrip(".").split()]
+    # Because pydantic prints the two so.
+    words[0] = {
+        "ValueError:": "(?:ValueError:|Value error,)",
+        "AssertionError:": "(?:AssertionError:|Assertion failed,)",
+    }.get(words[0], words[0])
+    return f"{_VALUES} ".join(words)
 
 
 def known_failure(
@@ -211,25 +241,24 @@ def known_failure(
 ) -> Failure | None:
     """Find the failure that patterns match in a log from `offset` on; None for no match. `served`:
     under load."""
-    first = _first_match(read_lines(log, offset), patterns.failures)
-    if first is None:
+    found = _first_match(read_lines(log, offset), patterns)
+    if found is None:
         return None
-    pattern, match = first
-    phase = pattern.phase
-    if phase is None and pattern.kind is FailureKind.OUT_OF_MEMORY:
+    phase = found.pattern.phase
+    if phase is None and found.pattern.kind is FailureKind.OUT_OF_MEMORY:
         phase = (
             Phase.SERVING
             if served
-            else _phase(read_lines(log, offset), match.string, patterns.progress)
+            else _phase(read_lines(log, offset), found.line.text, patterns.progress)
         )
-    return _from_pattern(pattern, match, phase)
+    return _from_pattern(found, phase)
 
 
 def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
     """Find the failure that an engine's patterns match in an excerpt of its log; None for no
     match."""
-    match = _first_match(text.splitlines(), patterns.failures)
-    return None if match is None else _from_pattern(*match, match[0].phase)
+    found = _first_match(text.splitlines(), patterns)
+    return None if found is None else _from_pattern(found, found.pattern.phase)
 
 
 def unknown_exit(
@@ -241,9 +270,9 @@ def unknown_exit(
     A signal that people and machines send to end a process (`_ENDING`) is laid to them, unless the
     log has an error: SGLang kills its own processes after any exception.
     """
-    line = _best_line(read_lines(log, offset))
+    line = _error_line(read_lines(log, offset)) or last_line(log, offset)
     last_words = f"last log line: {line}" if line else "its log is empty"
-    from_outside = -exit_code in _ENDING and not _EXCEPTION.search(line) and not _ERROR.search(line)
+    from_outside = -exit_code in _ENDING and not _is_error(line) and not _wrappers().search(line)
     hint = ", which autotune did not send" if from_outside else ""
     how = (
         f"with exit code {exit_code}"
@@ -283,21 +312,101 @@ def last_line(log: Path, offset: int = 0) -> str:
     return last[:_EXCERPT_CHARACTERS]
 
 
-def _first_match(
-    lines: Iterable[str], patterns: Sequence[LogPattern]
-) -> tuple[LogPattern, re.Match[str]] | None:
-    # One expression for all patterns, as nearly every line matches none.
-    any_of = re.compile(
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a log, and the few above it."""
+
+    text: str
+    above: Sequence[str]
+
+    @property
+    def words(self) -> str:
+        """Return the line without what stands in front of its words."""
+        return _PREFIX.sub("", self.text, count=1)
+
+    @property
+    def source(self) -> str:
+        """Return the source line that a traceback quotes above it, with its frame."""
+        code = ""
+        for text in reversed(self.above):
+            words = _PREFIX.sub("", text, count=1)
+            if words.startswith('File "'):
+                return f"{code} ({words})" if code else words
+            if _NO_SOURCE.match(words):
+                continue
+            if code:
+                break
+            code = words
+        return code
+
+    @property
+    def is_noise(self) -> bool:
+        """True for a warning, or less, and for source code with an error's words."""
+        return bool(_BELOW_ERROR.search(self.text) or _QUOTED.search(self.text))
+
+
+def _new_lines(lines: Iterable[str], seen: set[str]) -> Iterator[_Line]:
+    """Yield the lines that differ by more than numbers from those `seen`: a server that runs
+    repeats itself."""
+    above: deque[str] = deque(maxlen=_LINES_OF_A_FRAME)
+    for text in lines:
+        form = text.translate(_DIGITS)
+        if form not in seen:
+            if len(seen) >= _MOST_SEEN:
+                seen.clear()
+            seen.add(form)
+            yield _Line(text, tuple(above))
+        above.append(text)
+
+
+def _is_error(line: str) -> bool:
+    """Return whether a line has an exception, or is marked as an error."""
+    return bool(_EXCEPTION.search(line) or _ERROR.search(line))
+
+
+def _wrappers() -> re.Pattern[str]:
+    """Return the words of errors that name no cause."""
+    return re.compile("|".join(words.pattern for words in shared_failures().wrappers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A line that a pattern matches."""
+
+    pattern: LogPattern
+    match: re.Match[str]
+    line: _Line
+
+
+def _first_match(lines: Iterable[str], patterns: LogPatterns) -> _Found | None:
+    of_errors = patterns.failures
+    of_others = [one for one in of_errors if not one.weak]
+    any_of_errors, any_of_others = _any_of(of_errors), _any_of(of_others)
+    serving = [mark.pattern for mark in patterns.progress if mark.phase is Phase.SERVING]
+    weak, seen = None, set[str]()
+    for line in _new_lines(lines, seen):
+        # Because a server that got ready got over it.
+        if weak and any(re.search(mark, line.text) for mark in serving):
+            weak = None
+        error, words = _is_error(line.text), line.words
+        if line.is_noise or (any_of_errors if error else any_of_others).search(words) is None:
+            continue
+        for pattern in of_errors if error else of_others:
+            match = re.search(pattern.pattern, words)
+            if match and not pattern.weak:
+                return _Found(pattern, match, line)
+            if match and weak is None:
+                weak = _Found(pattern, match, line)
+                # Because it may come again once the server is ready.
+                seen.discard(line.text.translate(_DIGITS))
+    return weak
+
+
+def _any_of(patterns: Sequence[LogPattern]) -> re.Pattern[str]:
+    """Return one expression for all patterns, as nearly every line matches none."""
+    return re.compile(
         "|".join(f"(?:{_NAMED_GROUP.sub('(?:', pattern.pattern)})" for pattern in patterns)
     )
-    for line in lines:
-        if any_of.search(line) is None or _BELOW_ERROR.search(line) or _QUOTED.search(line):
-            continue
-        for pattern in patterns:
-            match = re.search(pattern.pattern, line)
-            if match is not None:
-                return pattern, match
-    return None
 
 
 def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) -> Phase | None:
@@ -319,41 +428,58 @@ def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) ->
     return phase
 
 
-def _from_pattern(pattern: LogPattern, match: re.Match[str], phase: Phase | None) -> Failure:
+def _from_pattern(found: _Found, phase: Phase | None) -> Failure:
+    pattern, match = found.pattern, found.match
     groups = {name: text or "" for name, text in match.groupdict().items()}
     way_out = pattern.way_out_at.get(phase, pattern.way_out) if phase else pattern.way_out
-    line = match.string[:_EXCERPT_CHARACTERS]
     exception = _EXCEPTION.search(match.string)
-    begin = min(match.start(), exception.start()) if exception else match.start()
-    cause = _shorten(match.string[begin:].rstrip("."))
-    message = f"{cause}. {way_out.format(**groups)}"
+    before = match.string[: match.start()]
+    begin = len(before) - len(before.rpartition(": ")[2])
+    if exception:
+        begin = min(match.start(), exception.start())
+    cause = match.string[begin:]
+    if exception and exception.end() == len(match.string):
+        cause = _with_source(cause, found.line.source)
+    message = f"{_shorten(cause.rstrip('.'))}. {way_out.format(**groups)}"
+    line = found.line.text[:_EXCERPT_CHARACTERS]
     return Failure(pattern.kind, message, line, phase, lasting=not pattern.retry)
 
 
-def _best_line(lines: Iterator[str]) -> str:
-    """Return the first exception, else the first error, else the last line."""
-    error = ""
-    last = ""
-    for line in lines:
-        last = line or last
-        if _HARMLESS.search(line):
+def _error_line(lines: Iterator[str]) -> str:
+    """Return the first exception, else the first error, else words that name no cause with the line
+    before them; empty for none."""
+    wrappers = _wrappers()
+    error = wrapper = ""
+    for line in _new_lines(lines, set()):
+        if wrappers.search(line.text):
+            before = next((text for text in reversed(line.above) if re.search(r"\w", text)), "")
+            wrapper = wrapper or "; ".join(filter(None, (before, line.text)))
+        elif _HARMLESS.search(line.text) or line.is_noise:
             continue
-        if exception := _EXCEPTION.search(line):
+        elif exception := _EXCEPTION.search(line.text):
             return _with_message(line, exception, lines)[:_EXCERPT_CHARACTERS]
-        if not error and _ERROR.search(line):
-            error = line
-    return (error or last)[:_EXCERPT_CHARACTERS]
+        elif not error and _ERROR.search(line.text):
+            error = line.text
+    return (error or wrapper)[:_EXCERPT_CHARACTERS]
 
 
-def _with_message(line: str, exception: re.Match[str], following: Iterator[str]) -> str:
+def _with_message(line: _Line, exception: re.Match[str], following: Iterator[str]) -> str:
     """Return an exception's line; where its message begins on a later one, with the first that is
-    not blank."""
-    if exception.end() < len(line):
-        return line
-    # Each line of a process begins with its name.
-    own = line[: exception.start()].strip()
-    words = (one.removeprefix(own).strip() for one in following)
-    return f"{line} {next(filter(None, words), '')}".rstrip()
+    not blank; without a message, with the source line above it."""
+    if exception.end() < len(line.text):
+        return line.text
+    if line.text.endswith(":"):
+        # Each line of a process begins with its name.
+        own = line.text[: exception.start()].strip()
+        words = next(filter(None, (one.removeprefix(own).strip() for one in following)), "")
+        if words and not _EXCEPTION.search(words) and words == _PREFIX.sub("", words):
+            return f"{line.text} {words}"
+    return _with_source(line.text, line.source)
+
+
+def _with_source(exception: str, source: str) -> str:
+    """Return an exception without a message, with the source line that raised it."""
+    return f"{exception.rstrip(': ')}: {source}" if source else exception
 
 
 def _shorten(text: str) -> str:

@@ -357,3 +357,21 @@ def test_secrets_are_masked(tmp_path: Path) -> None:
         text = render(study, format)
         for secret in (SECRET, "my-own-key", "short-one"):
             assert secret not in text
+
+
+def test_equal_crashes_are_listed_once(tmp_path: Path) -> None:
+    """Whatever the numbers of their processes, and the times."""
+    launches = [
+        small_study.launch(
+            number,
+            Role.SEARCH,
+            WINNER,
+            Failure(FailureKind.CRASHED, f"(Worker_TP{number} pid=4{number}) {words}", words),
+        )
+        for number, words in enumerate(("KeyError: 0x7f1", "KeyError: 0x7f2", "TypeError: 3"))
+    ]
+    failed = section(
+        render(record(tmp_path, small_study.infeasible(), launches), "md"), "What failed"
+    )
+    assert failed.count("### crashed") == 2
+    assert "Launches: 0 (sglang), 1 (sglang)." in failed

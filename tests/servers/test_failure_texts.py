@@ -11,6 +11,7 @@ import yaml
 
 from autotune.engines.failure import Failure
 from autotune.engines.library import Library
+from autotune.engines.registry import names
 from autotune.node.emulator.launch import emulation_card
 from autotune.servers.logs import known_failure, patterns_of, unknown_exit
 
@@ -27,6 +28,23 @@ HARMLESS = [
     "[2026-11-23 12:59:03] WARNING server_args.py:1383: DP attention is enabled. The chunked prefill size is adjusted.",
     "[2026-11-23 12:59:03 TP0] The memory capacity is unbalanced. Some GPUs may be occupied by other processes. ",
     "[11/23/2026-12:59:04] [TRT-LLM] [W] No module named 'deep_ep', falling back to another exchange of tokens",
+    "[2025-04-15 12:43:15 TP0] Ignore import error when loading sglang.srt.models.mllama4. cannot import name 'Llama4Config'",
+    "Ignore import error when loading sglang.srt.models.qwen2_5_vl. No module named 'transformers.models.qwen2_5_vl'",
+    "Failed to import deepgemm, disable _ENABLE_JIT_DEEPGEMM.",
+    "[2026-02-12 14:28:58 TP0] Decode out of memory happened. #retracted_reqs: 3, #new_token_ratio: 0.4100 -> 0.9000",
+    "[2026-02-12 14:28:58 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 3",
+    "[2026-02-12 14:28:58 TP0] FlashInfer is not supported on this device with compute capability 7.5; triton is used",
+    "(VllmWorker rank=1 pid=236) WARNING 05-03 17:42:23 [fused_moe.py:668] Using default MoE config. Config file not found",
+    "[aiter] shape is M:64, N:7168, K:2048, not found tuned config in /tmp/bf16_tuned_gemm.csv, will use default config!",
+    "(APIServer pid=1) WARNING 05-03 17:42:23 [envs.py:1] Unknown vLLM environment variable detected: VLLM_PORTT",
+    '(APIServer pid=1) INFO:     127.0.0.1:40178 - "POST /v1/completions HTTP/1.1" 503 Service Unavailable',
+    "(Worker pid=9) INFO 05-03 17:42:23 [cuda.py:1] Cannot use FlashAttention-2 backend for Volta and Turing GPUs.",
+    "[W1121 14:28:21.083000 911603 ProcessGroupNCCL.cpp:5023] [PG ID 0] using GPU 0; this can cause a hang and a timeout",
+    "Xet Storage is enabled for this repo, but the 'hf_xet' package is not installed. Falling back to regular HTTP download.",
+    '{"timestamp":"2025-06-12T04:06:15.875985Z","level":"WARN","fields":{"message":"Status Code: 429. Retrying..."}}',
+    "/x/torch/cuda/__init__.py:61: FutureWarning: The pynvml package is deprecated. Please install nvidia-ml-py instead.",
+    "The following generation flags are not valid and may be ignored: ['temperature', 'top_p'].",
+    "Detected kernel version 5.4.0, which is below the recommended minimum of 5.5.0; this can cause the process to hang.",
 ]
 """Lines that name errors which did not happen."""
 
@@ -69,9 +87,24 @@ def test_texts_that_no_pattern_was_written_from_have_their_kinds(tmp_path: Path)
             for failure in (explained(text, tmp_path), explained(among_others(text), tmp_path))
         )
     ]
-    assert (len(UNSEEN), len(right)) == (30, 2), sorted(
+    assert (len(UNSEEN), len(right)) == (30, 30), sorted(
         {text["about"] for text in UNSEEN} - set(right)
     )
+
+
+@pytest.mark.parametrize("engine", names())
+def test_what_a_server_that_runs_prints_is_no_cause(tmp_path: Path, engine: str) -> None:
+    """Neither is an error from which a server recovers that gets ready."""
+    crash = "KeyError: 'cmpl-0'"
+    got_over = [
+        "OSError: [Errno 11] Resource temporarily unavailable",
+        "Application startup complete",
+    ]
+    for before in (HARMLESS, [*HARMLESS, *got_over]):
+        text = {"engine": engine, "exit_code": 1, "log": "\n".join([*before, crash])}
+        assert explained(text, tmp_path).unexplained
+    late = {"engine": engine, "exit_code": 1, "log": "\n".join(reversed(got_over))}
+    assert explained(late, tmp_path).kind.value == "infrastructure"
 
 
 def test_no_fault_of_the_node_is_laid_to_the_configuration(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,37 @@ def test_every_rule_s_telling_line_has_the_rule_s_kind(tmp_path: Path, engine: s
         )
 
 
+VALUES = st.sampled_from(["", " (52)", " = 7392", "=256", " 3", " 'a2a'", " [1, 128]", ' "x"'])
+
+
+@given(st.data())
+def test_a_rule_s_telling_line_is_known_with_the_values_that_an_engine_prints(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    engine = data.draw(st.sampled_from(names()))
+    told = [
+        rule
+        for rule in LIBRARY.engine(engine).rules
+        if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)
+    ]
+    rule = data.draw(st.sampled_from(told))
+    first, *words = re.sub(
+        r"(?<![\w.])\d+", lambda _: str(data.draw(st.integers(0, 10**6))), rule.message
+    ).split(" ")
+    line = " ".join([first, *(f"{word}{data.draw(VALUES)}" for word in words)])
+    known = known_failure(
+        _log(tmp_path_factory, f"{ENGINE_CORE}{line}"), patterns_of(LIBRARY.engine(engine))
+    )
+    assert known is not None
+    assert known.kind is rule.kind
+
+
+def _log(folders: pytest.TempPathFactory, text: str) -> Path:
+    path = folders.mktemp("log") / "server.log"
+    path.write_text(text)
+    return path
+
+
 def test_quoted_source_lines_do_not_count(tmp_path: Path) -> None:
     log = '    raise ValueError("No available memory for the cache blocks. "\nTypeError: the real one\n'
     log += "(APIServer pid=7)     raise LocalEntryNotFoundError(\n"
@@ -346,3 +378,36 @@ def test_a_message_that_begins_on_a_later_line_is_told(tmp_path: Path, before: s
 
 def test_an_exception_without_a_message_stays_as_it_is(tmp_path: Path) -> None:
     assert "last log line: KeyError: (see" in explain(tmp_path, "vllm", "KeyError:\n\n").message
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (
+            f'{ENGINE_CORE}  File "/x/_aiter_ops.py", line 956, in fused\n'
+            f"{ENGINE_CORE}    assert result is not None\n{ENGINE_CORE}           ^^^^^^\n"
+            f"{ENGINE_CORE}AssertionError\n(APIServer pid=1) RuntimeError: Engine core initialization failed.",
+            'AssertionError: assert result is not None (File "/x/_aiter_ops.py", line 956, in fused)',
+        ),
+        (
+            '  File "/x/a.py", line 3, in <module>\nImportError:\nTraceback (most recent call last):\n',
+            'ImportError: File "/x/a.py", line 3, in <module>',
+        ),
+        (
+            ":0:rocdevice.cpp :3020: aborting with a signal\nFatal Python error: Aborted\n",
+            ":0:rocdevice.cpp :3020: aborting with a signal; Fatal Python error: Aborted",
+        ),
+        (
+            "RuntimeError: Engine core initialization failed. See root cause above.\nKeyError: 'x'",
+            "KeyError: 'x'",
+        ),
+        ("ready\nsome.lib.errors.OutOfBudget: nothing left\n", "OutOfBudget: nothing left"),
+        ("Exception in thread Thread-3 (_spawn):\nbye", "Exception in thread Thread-3 (_spawn):"),
+    ],
+)
+def test_a_message_says_more_than_a_class_or_that_something_failed(
+    tmp_path: Path, log: str, told: str
+) -> None:
+    failure = explain(tmp_path, "sglang", log, -9)
+    assert told in failure.message
+    assert "did not send" not in failure.message

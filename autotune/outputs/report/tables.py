@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean, mean, stdev
 
 from autotune.base import redact
-from autotune.engines import Scalar
+from autotune.engines import Failure, Scalar
+from autotune.engines.failure import without_numbers
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics, curve_of
 from autotune.tuner.search.objective import maximises, scores_of
@@ -175,20 +176,20 @@ def with_figures(launches: Sequence[Launch]) -> tuple[list[Launch], dict[str, in
 
 
 def failures(study: StudyRecord) -> list[str]:
-    """List failures by kind and message, with the decisive line of the log."""
-    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    """List failures by kind and message, numbers aside, with the decisive line of the log."""
+    groups: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
     for launch in study.launches:
         if failure := launch.result.failure:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
             name = f"{launch.number} ({launch.engine})"
-            key = f"{failure.summary}{fault}", failure.message
-            groups.setdefault(key, []).append((name, failure.log_excerpt))
+            key = f"{failure.summary}{fault}", without_numbers(failure.message)
+            groups.setdefault(key, []).append((name, failure))
     parts = []
-    for (kind, message), group in sorted(groups.items(), key=lambda item: item[0]):
-        names = text.escape(", ".join(name for name, _ in group))
-        parts += [f"### {kind}", f"{text.escape(redact.text(message))} Launches: {names}."]
-        if excerpt := group[0][1]:
-            parts.append(text.block(redact.text(excerpt)))
+    for (kind, _), group in sorted(groups.items(), key=lambda item: item[0]):
+        names, first = text.escape(", ".join(name for name, _ in group)), group[0][1]
+        parts += [f"### {kind}", f"{text.escape(redact.text(first.message))} Launches: {names}."]
+        if first.log_excerpt:
+            parts.append(text.block(redact.text(first.log_excerpt)))
     return parts or ["None failed."]
 
 
