@@ -14,31 +14,15 @@ import numpy as np
 
 from autotune.base import write_atomically
 from autotune.base.arrays import Floats
+from autotune.engines.entry import parse_yaml
 
 from .client.messages import RequestLog
 
 SCHEMA = 1
 """Version of the file; ``schema`` in its metadata."""
 
-COLUMNS = {
-    "point": "string",
-    "seed": "int64",
-    "request": "int64",
-    "sent_s": "float64",
-    "ttft_s": "float64",
-    "e2el_s": "float64",
-    "input_tokens": "int64",
-    "output_tokens": "int64",
-    "cached_tokens": "int64",
-    "expected_tokens": "int64",
-    "chunks": "int64",
-    "retries": "int64",
-    "send_delay_s": "float64",
-    "outcome": "string",
-    "message": "string",
-    "itl_ms": "list",
-}
-"""Arrow type of each column, in the order of the file; ``docs/files.md`` defines them."""
+COLUMNS = parse_yaml(Path(__file__).with_name("request_columns.yaml").read_text(encoding="utf-8"))
+"""Arrow type of each column, in the order of the file."""
 
 
 class LoadLog(NamedTuple):

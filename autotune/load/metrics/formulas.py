@@ -262,8 +262,7 @@ def _peaks(done: RequestRecords) -> tuple[float, int]:
     times, counts = token_series(done)
     tokens = np.bincount((times - start).astype(np.int64), weights=counts)
     begun, ended = (
-        (done.sent_s - start).astype(np.int64),
-        (done.finished_s - start).astype(np.int64),
+        (times_s - start).astype(np.int64) for times_s in (done.sent_s, done.finished_s)
     )
     seconds = int(max(begun.max(), ended.max())) + 2
     in_flight = np.cumsum(

@@ -207,11 +207,6 @@ TABLE = {row["name"]: Metric(**row) for row in _ROWS["metrics"]}
 METRICS = {name: row for name, row in TABLE.items() if name != VIOLATIONS}
 """Metrics that an objective or an SLO may name. Violations are missing if every request meets the
 limits."""
-USUAL = (
-    *(HEADLINE, "output_throughput", "request_throughput", GOODPUT, PER_GPU, PER_USER),
-    *("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms"),
-)
-"""The metrics that people use: an unknown name is answered with these."""
 COSTS = tuple(name for name, row in METRICS.items() if row.needs == "--gpu-hour-price")
 
 
@@ -252,7 +247,7 @@ def check_metric(text: str, what: str = "metric", known: Collection[str] = METRI
     """Return the known metric for a name, as in `metric_meant`; raises `UnknownName` otherwise."""
     name = metric_meant(text, known)
     if name not in known:
-        usual = [one for one in USUAL if one in known]
+        usual = [one for one in _ROWS["usual"] if one in known]
         raise UnknownName(what, text, known, meant=_with_words(text, known), usual=usual)
     return name
 

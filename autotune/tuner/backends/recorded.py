@@ -637,19 +637,17 @@ class RecordedBundle(RecordedTable):
             # Weights of the bundle go with its workloads.
             own |= {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}}
         goals = with_goals(taken.with_fields(**own, notes=()), options)
-        spec = goals.model_copy(
-            update={
-                "on": self.on,
-                "table_sha256": digest(self.path),
-                "allow": tuple(dict.fromkeys(options.allow)) or taken.allow,
-                "notes": (*taken.notes, *goals.notes, _note(bundle)),
-                # Settings of the machine on which it ran.
-                "executor": "local",
-                "sampler": "gp",
-                "sources": (),
-                **dict.fromkeys(("api_key_env", "api_key_file", "hf_token_file")),
-                "space": str(options.space.resolve()) if options.space else None,
-            }
+        spec = goals.with_fields(
+            on=self.on,
+            table_sha256=digest(self.path),
+            allow=tuple(dict.fromkeys(options.allow)) or taken.allow,
+            notes=(*taken.notes, *goals.notes, _note(bundle)),
+            # Settings of the machine on which it ran.
+            executor="local",
+            sampler="gp",
+            sources=(),
+            **dict.fromkeys(("api_key_env", "api_key_file", "hf_token_file")),
+            space=str(options.space.resolve()) if options.space else None,
         )
         if spec.seed < 0:
             raise BadInput(

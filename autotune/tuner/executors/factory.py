@@ -6,36 +6,16 @@ import os
 import secrets
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from autotune.base import BadInput, Evidence
+from autotune.engines.entry import parse_yaml
 
 from ..backends import EvaluationSetup, backend_of
 from ..study.spec import check_executor, is_local
 from . import Executor, LocalExecutor
 from .side_by_side import SideBySideExecutor, shares_of
 
-_ALWAYS = {
-    # No usage statistics are sent.
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray prints a lost node to stdout, which is ours; the executor reports it in a line.
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-}
-_UNLESS_SET = {
-    # No files beside those that we write, and no state to restore a tuner from: the study is that
-    # state.
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
-    # Let all submitted trials wait for their node.
-    "TUNE_MAX_PENDING_TRIALS_PG": "1000",
-    "TUNE_WARN_THRESHOLD_S": "1000000",
-    # The study loop handles interruptions.
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # Ray would hide a node's GPUs from tasks that ask for none in a coming version; it warns of
-    # that.
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
 _LONGEST_TMPDIR = (
     40  # Characters of a folder below which the paths of Ray's sockets, 107 at most, still fit
 )
@@ -81,8 +61,11 @@ def prepare_environment(own_cluster: bool) -> None:
     user's home, which changes how clusters that are started later behave. Source:
     https://docs.ray.io/en/latest/ray-security/token-auth.html.
     """
-    os.environ.update(_ALWAYS)
-    for name, value in _UNLESS_SET.items():
+    settings = parse_yaml(
+        Path(__file__).with_name("ray_environment.yaml").read_text(encoding="utf-8")
+    )
+    os.environ.update(settings["always"])
+    for name, value in settings["unless_set"].items():
         os.environ.setdefault(name, value)
     if own_cluster and len(tempfile.gettempdir()) > _LONGEST_TMPDIR:
         os.environ.setdefault("RAY_TMPDIR", "/tmp")
