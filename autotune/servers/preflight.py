@@ -7,28 +7,17 @@ ended.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from autotune.engines import Failure, FailureKind
 from autotune.engines.machine import Gpu, disk_free_bytes, gpus, open_file_limit, power_of
 
 from .processes import read_process
-
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""Environment variables that select a machine's GPUs; the first one that is set applies."""
-
-
-def visible_gpus() -> tuple[str, list[str]] | None:
-    """Return the variable that selects the GPUs, and its words; None if none is set."""
-    for name in VISIBLE:
-        if words := os.environ.get(name):
-            return name, [word.strip() for word in words.split(",")]
-    return None
-
+from .visible import VisibleGpus, visible_gpus
 
 _RESETS = {"nvidia": "nvidia-smi --gpu-reset -i {index}", "amd": "rocm-smi --gpureset -d {index}"}
 IDLE_BYTES = 2 * 10**9
@@ -69,6 +58,7 @@ class Node:
                 f"A server may open {hard} files here but needs {self.open_files}, at least one "
                 f"per request; raise the limit with `ulimit -Hn {self.open_files}`."
             )
+        lasting = lasting or self._hidden()
         if lasting:
             return Failure(FailureKind.INFRASTRUCTURE, lasting, lasting=True)
         problems = [problem for gpu in self._used_gpus() if (problem := why_busy(gpu))]
@@ -119,12 +109,34 @@ class Node:
 
     def _used_gpus(self) -> list[Gpu]:
         present = list(self.gpus())
-        if (chosen := visible_gpus()) is not None:
-            numbers = chosen[1]
-            if not all(number.isdecimal() for number in numbers):
-                return present  # Named by UUID: any may be the one, so all must be idle.
-            present = [gpu for number in numbers for gpu in present if gpu.index == int(number)]
-        return present[: self.count]
+        visible = self._visible(present)
+        if visible is None:
+            return present[: self.count]
+        # Named by UUID: any may be the one, so all must be idle.
+        return present if visible.indices is None else _shown(visible, present)[: self.count]
+
+    def _visible(self, present: Sequence[Gpu]) -> VisibleGpus | None:
+        return visible_gpus(present[0].vendor) if present and self.count else None
+
+    def _hidden(self) -> str:
+        """Explain that the environment leaves too few GPUs visible; empty if it leaves enough."""
+        present = list(self.gpus())
+        visible = self._visible(present)
+        if visible is None:
+            return ""
+        count = len(visible.words if visible.indices is None else _shown(visible, present))
+        if count >= self.count:
+            return ""
+        return (
+            f"{visible.source} leaves {count} GPUs visible, but {self.count} are needed; name as "
+            "many, by number or UUID, or unset it."
+        )
+
+
+def _shown(visible: VisibleGpus, present: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs that indices name, up to the first that is not there."""
+    by_index = {gpu.index: gpu for gpu in present}
+    return [by_index[i] for i in takewhile(by_index.__contains__, visible.indices or ())]
 
 
 def why_busy(gpu: Gpu) -> str:

@@ -7,7 +7,6 @@ runs: it is asked, loaded, and left alone.
 from __future__ import annotations
 
 import math
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ from typing import Self
 
 import httpx
 
-from autotune.base import BadInput, Environment
 from autotune.engines import Command, Failure, FailureKind
 from autotune.load.client.stream import whole_answer
 from autotune.load.client.target import Target
@@ -27,7 +25,7 @@ from autotune.load.server_client import ServerClient, http_client, served_models
 
 from . import StartupTimeouts, StopReport
 from .command import masked
-from .preflight import visible_gpus
+from .visible import among_visible
 
 _POLL_S = (0.05, 0.5)
 """First and longest pause between two polls; it grows because most starts take minutes."""
@@ -300,23 +298,6 @@ def launch_each(
             Replicas(servers).stop()
         raise
     return Replicas(servers)
-
-
-def among_visible(own: Environment) -> dict[str, str]:
-    """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only
-    some of them."""
-    chosen = visible_gpus()
-    if chosen is None or not own:
-        return dict(own)
-    variable, gpus = chosen
-    (numbers,) = own.values()
-    places = [int(number) for number in numbers.split(",")]
-    if max(places) >= len(gpus):
-        raise BadInput(
-            f"{variable}={os.environ[variable]} shows {len(gpus)} GPUs, "
-            f"but GPU {max(places)} is needed"
-        )
-    return {variable: ",".join(gpus[place] for place in places)}
 
 
 def connect(url: str, names: Sequence[str], api_key: str | None = None) -> ExternalServer:

@@ -15,9 +15,8 @@ from autotune.engines.command import Command
 from autotune.engines.failure import Failure
 from autotune.servers import StartupTimeouts, StopReport
 from autotune.servers.ports import is_free
-from autotune.servers.preflight import VISIBLE
 from autotune.servers.process import ProcessLauncher
-from autotune.servers.server import Replicas, Server, among_visible
+from autotune.servers.server import Replicas, Server
 from tests.processes import until
 from tests.servers.settings import CARD, GRACE, PATIENT, alive_with, stand_in
 
@@ -113,19 +112,3 @@ def test_a_port_that_one_of_several_leaves_taken_is_told(free: tuple[bool, bool]
     report = Replicas([Ended(port_free) for port_free in free]).stop()
     assert report.port_free == (free == (True, True))
     assert (report.problem() == "") == report.port_free
-
-
-def test_gpus_are_counted_among_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VISIBLE:
-        monkeypatch.delenv(name, raising=False)
-    own = {"CUDA_VISIBLE_DEVICES": "2,3"}
-    assert among_visible(own) == own
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "a,b,c,d")
-    assert among_visible(own) == {"ROCR_VISIBLE_DEVICES": "c,d"}
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 5, 6, 7")
-    assert among_visible(own) == {"CUDA_VISIBLE_DEVICES": "6,7"}
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
-    assert among_visible({}) == {}
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(BadInput, match="GPU 3 is needed"):
-        among_visible(own)

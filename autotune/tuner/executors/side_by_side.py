@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -26,7 +27,8 @@ from autotune.base.child import IMPORT_FOLDER, die_with_parent, start_python
 from autotune.base.notify import on_node
 from autotune.engines.command import DEVICES
 from autotune.engines.machine import Gpu, gpus
-from autotune.servers.preflight import VISIBLE, visible_gpus, why_busy
+from autotune.servers.preflight import why_busy
+from autotune.servers.visible import VISIBLE, visible_gpus
 
 from ..backends import EvaluationSetup, backend_of
 from ..study.spec import StudySpec, alone, is_alone, most_at_once, share_name
@@ -59,7 +61,8 @@ def shares_of(
     # An emulated node's GPUs have nobody else on them.
     known = present() if backend.on_gpus else ()
     numbers = _among_visible(
-        [gpu.index for gpu in known] if backend.on_gpus else range(spec.hardware.gpus)
+        [gpu.index for gpu in known] if backend.on_gpus else range(spec.hardware.gpus),
+        spec.hardware.vendor,
     )
     count = spec.gpus
     whole = [tuple(numbers[i : i + count]) for i in range(0, len(numbers) - count + 1, count)]
@@ -76,24 +79,24 @@ def shares_of(
     return idle[:most]
 
 
-def _among_visible(indices: Sequence[int]) -> Sequence[int]:
+def _among_visible(indices: Sequence[int], vendor: str) -> Sequence[int]:
     """Return the GPUs that this process may use, in its order; none if it names any other than by
     number."""
-    chosen = visible_gpus()
+    chosen = visible_gpus(vendor)
     if chosen is None:
         return indices
     # UUIDs do not tell which GPU must be idle for which share.
-    if not all(map(str.isdecimal, chosen[1])):
-        return []
-    return [number for number in map(int, chosen[1]) if number in indices]
+    return list(takewhile(indices.__contains__, chosen.indices or ()))
 
 
 def visible_to(share: Share, vendor: str) -> dict[str, str]:
-    """Set the variable that limits a process to the GPUs of a share: the one already set, or the
+    """Set the variables that limit a process to the GPUs of a share: those already set, or the
     vendor's."""
-    chosen = visible_gpus()
-    name = chosen[0] if chosen else DEVICES.get(vendor, VISIBLE[0])
-    return {name: ",".join(map(str, share))}
+    chosen = visible_gpus(vendor)
+    if chosen is None:
+        return {DEVICES.get(vendor, VISIBLE[0]): ",".join(map(str, share))}
+    places = {index: place for place, index in enumerate(chosen.indices or ())}
+    return chosen.chosen([places[index] for index in share])
 
 
 class _Worker:

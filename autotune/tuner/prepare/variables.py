@@ -21,7 +21,7 @@ from autotune.engines.library import server_environment
 from autotune.engines.options import readings
 from autotune.engines.registry import settings_in_front
 from autotune.servers.command import refuse_secrets
-from autotune.servers.preflight import VISIBLE
+from autotune.servers.visible import VISIBLE
 
 from ..backends import Backend
 from ..study.options import RunOptions

@@ -61,6 +61,9 @@ def gpus(busy: int | None = None) -> list[Gpu]:
         ({"on": "external:http://a:1"}, {}, []),
         ({"on": "process"}, {}, HALVES),
         ({"on": "process"}, {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}, []),
+        ({"gpus": 2}, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,"}, [(0, 1), (2, 3)]),
+        ({"gpus": 2}, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,-1,4,5"}, [(0, 1), (2, 3)]),
+        ({"gpus": 2}, {"CUDA_VISIBLE_DEVICES": ""}, []),
         ({"hardware": small_study.HARDWARE.model_copy(update={"vendor": "cpu"})}, {}, []),
     ],
 )
@@ -90,8 +93,13 @@ def test_a_share_with_a_busy_gpu_is_left_to_who_has_it() -> None:
 def test_a_share_is_shown_by_the_variable_that_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert visible_to((4, 5), "nvidia") == {"CUDA_VISIBLE_DEVICES": "4,5"}
     assert visible_to((4, 5), "amd") == {"HIP_VISIBLE_DEVICES": "4,5"}
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3,4,5")
     assert visible_to((4, 5), "amd") == {"ROCR_VISIBLE_DEVICES": "4,5"}
+    # HIP counts what ROCR leaves, and what stands for it is set alike.
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "0,1,2,3")
+    alike = {"HIP_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}
+    assert visible_to((4, 5), "amd") == alike
 
 
 @dataclass(frozen=True)
