@@ -152,11 +152,6 @@ class Command:
     container: tuple[str, ...] = ()
     servers: tuple[Mapping[str, str], ...] = ()
 
-    @classmethod
-    def on_gpus(cls, argv: tuple[str, ...], knobs: Knobs, vendor: str) -> Command:
-        """Return the command that starts the servers of a configuration, each on its own GPUs."""
-        return cls(argv, servers=servers_of(knobs, vendor))
-
     @property
     def replicas(self) -> int:
         return len(self.servers) or 1

@@ -36,9 +36,8 @@ class Fleet:
 
     def heading(self) -> list[str]:
         """Say that several servers share the load."""
-        if not self.servers:
-            return []
-        return [f"{self.count} servers of {self.gpus} GPUs each share the load"]
+        line = f"{self.count} servers of {self.gpus} GPUs each share the load"
+        return [line] if self.servers else []
 
     # Shell scripts
 
