@@ -238,3 +238,7 @@ class Resolved:
     differs: Mapping[str, tuple[Scalar, Scalar]] = field(default_factory=dict)
     source: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
+
+    def applied_to(self, asked: Configuration) -> Configuration:
+        """Return the configuration that the engine has."""
+        return asked.with_knobs(**{name: got for name, (_, got) in self.differs.items()})

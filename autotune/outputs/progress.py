@@ -250,7 +250,7 @@ class Progress:
             difference, _ = contrast(*both)
             metric, ends = self._spec.objective, percents((difference - half, difference + half))
             gain = f"{readable.gain(metric, percent(difference))} ({readable.gains(metric, ends)})"
-        mine = history.candidates.items[best].configuration
+        mine = history.configuration(best)
         changes = described(self._history(()), mine)
         block.best = [_level(history, best), gain, f"{mine.engine}  {changes}"]
 
@@ -326,7 +326,7 @@ def described(history: History, tried: Configuration) -> str:
     baseline = candidates.baseline_candidate.configuration
     usual: Mapping[str, Scalar] = default_knobs(candidates, tried.engine)
     if best is not None:
-        ahead = candidates.items[best].configuration
+        ahead = history.configuration(best)
         if tried == ahead:
             return "repeat of the best"
         if tried == baseline:
@@ -344,5 +344,5 @@ def described(history: History, tried: Configuration) -> str:
     if spec.baseline is None or tried != baseline:
         return "engine defaults"
     name = "the recipe" if spec.recipe else "the typed command"
-    default = any(candidates.items[p].configuration == tried for p in candidates.defaults)
+    default = tried in map(history.configuration, candidates.defaults)
     return f"{name} equals the engine's defaults" if default else name

@@ -31,7 +31,7 @@ from .search.decide.verdict import Gain, Judgement, evidence, settings_of
 from .search.entry import Entry
 from .search.history import History
 from .search.nodes import NodeScore, contrast
-from .search.spread import FEW_DEGREES, LAUNCH_NOISE, Interval, Spread, Z, mean, percent
+from .search.spread import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
 from .study.home import library_of
 from .study.loads import FACTS
 from .study.recommendation import (
@@ -54,7 +54,7 @@ from .study.recommendation import (
     WorkloadComparison,
 )
 from .study.spec import PredictedCommand, StudySpec
-from .trial import Launch, Role
+from .trial import Interval, Launch, Role
 
 
 def compare(

@@ -78,13 +78,14 @@ def recommend(
     gain = judgement.gain
     winner = judgement.winner
     base = candidates.baseline
+    usual = candidates.baseline_candidate
     seen = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED)
     predicted = seen.origin.predicted
     baseline = _chosen(sheet, base, predicted) if history.scores(base) else None
     on_a_node = None
     if winner is not None and winner != base and gain and predicted and baseline:
         on_a_node = sheet.gain_interval90(winner, gain)
-    joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
+    joined = equivalents.canonical_of(launches, candidates, usual.fingerprint)
     chosen = candidates.items[winner].fingerprint if winner is not None else ""
     recommended = _chosen(sheet, winner, predicted) if winner is not None else None
     return Recommendation(
@@ -100,10 +101,10 @@ def recommend(
         gain_over_recipe=sheet.over_recipe(),
         gives_up=list(history.trade_offs(winner)) if winner is not None else [],
         given_up=_given_up(history, launches),
-        **_beside_the_baseline(spec, recommended, candidates.items[base].configuration, kept),
+        **_beside_the_baseline(spec, recommended, usual.configuration, kept),
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
-        **compared_answers(launches, candidates.items[base].fingerprint, chosen),
+        **compared_answers(launches, usual.fingerprint, chosen),
         workloads=sheet.workloads(),
         **dict(explained),
         matrix=sheet.matrix(),
@@ -258,7 +259,7 @@ def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
             or history.feasible(position)
         ):
             continue
-        one = candidates.items[position].configuration
+        one = history.configuration(position)
         mine = [row.result.failure for row in launches if row.fingerprint == one.fingerprint]
         failure = next(filter(None, mine), None) if not history.scores(position) else None
         why = f"did not run ({failure.kind.value})" if failure else "did not meet the limits"

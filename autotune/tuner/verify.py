@@ -248,7 +248,7 @@ def _studied_commands(home: Home, spec: StudySpec) -> Iterator[StudiedCommand]:
     of_layout = Counter[tuple[Scalar, ...]]()
     place_in_layout: dict[int, int] = {}
     for position in dict.fromkeys([*first, *ran]):
-        one = candidates.items[position].configuration
+        one = history.configuration(position)
         layout = one.engine, *map(one.knobs.get, RANKS)
         of_layout[layout] += 1
         place_in_layout[position] = of_layout[layout]
@@ -739,5 +739,5 @@ def _compared_commands(done: Recommendation, with_baseline: bool) -> list[Studie
 
 def _resolved(row: Launch) -> Mapping[str, Scalar]:
     """Return the configuration that an engine reports for a command."""
-    differs = row.result.resolved.differs if row.result.resolved else {}
-    return {**row.trial.configuration.knobs, **{name: got for name, (_, got) in differs.items()}}
+    asked = row.trial.configuration
+    return (row.result.resolved.applied_to(asked) if row.result.resolved else asked).knobs

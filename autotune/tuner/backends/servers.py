@@ -133,8 +133,8 @@ def read_back(
     reported = reported_by(server, engine.card, trial.engine_version, log)
     resolved = compare_reported(engine, trial, context, reported, folder, server.secrets)
     tokens = kv_cache_tokens(engine.card, log, trial.engine_version)
-    differs = resolved.differs if resolved is not None else {}
-    ran = trial.configuration.with_knobs(**{name: got for name, (_, got) in differs.items()})
+    asked = trial.configuration
+    ran = asked if resolved is None else resolved.applied_to(asked)
     longest = None if tokens is None else min(tokens, admitted(ran, context))
     return resolved, {
         "kv_cache_tokens": tokens,

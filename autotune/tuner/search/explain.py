@@ -128,19 +128,18 @@ def contributions(
     What is needed to start comes first, then the largest gain. The spread is that of one launch;
     the gain is that over the baseline.
     """
-    items = history.candidates.items
     base = history.baseline
-    mine = items[winner].configuration
+    mine = history.configuration(winner)
     rows = []
     for position, names in ablations(history.candidates, winner).items():
         settings = sorted(names)
-        without = items[position].configuration.knobs
+        without = history.configuration(position).knobs
         before = [without.get(name) for name in settings]
         after = [mine.knobs.get(name) for name in settings]
         rows.append(
             _row(history, model, (winner, position), spread, ("+".join(settings), before, after))
         )
-    theirs = items[base].configuration.engine
+    theirs = history.configuration(base).engine
     rival = None if theirs == mine.engine else _best_of_engine(history, model, theirs, winner)
     if rival is not None:
         row = _row(history, model, (winner, rival), spread, (ENGINE, [theirs], [mine.engine]))
@@ -205,9 +204,8 @@ def _difference(
 def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
     """Return an engine's best command within limits and the winner's promises, else one that ran,
     else a failed one."""
-    items = history.candidates.items
     may = history.forbidden_trade_offs(winner)
-    launched = [p for p in history.by_position if items[p].configuration.engine == engine]
+    launched = [p for p in history.by_position if history.configuration(p).engine == engine]
     ran = [p for p in launched if history.scores(p) and not history.broke(p)]
     kept = [p for p in ran if history.feasible(p) and history.forbidden_trade_offs(p) <= may] or ran
     if not kept:

@@ -421,7 +421,7 @@ class History:
         want of others."""
         whole = [e for e in self.at(position) if e.measured]
         chosen = [e for e in whole if e.role in roles] or whole
-        return self.on_normal_nodes(chosen) or chosen
+        return [e for e in chosen if e.node not in self.off_nodes] or chosen
 
     def deciding(self, position: int) -> list[Entry]:
         """Return the `evidence` by which a configuration is decided about."""
@@ -430,10 +430,6 @@ class History:
     def deciding_scores(self, position: int) -> list[NodeScore]:
         """Return `node_scores` of the launches that decide about a configuration."""
         return self.node_scores(position, *self._deciding_roles(position))
-
-    def on_normal_nodes(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Return the launches on normal nodes."""
-        return [e for e in entries if e.node not in self.off_nodes]
 
     @cached_property
     def unexplained(self) -> Mapping[int, Sequence[Entry]]:
@@ -512,9 +508,7 @@ class History:
             marked = tuple(
                 row for row in one.given_up.get(position, ()) if row.knob not in BY_LENGTH
             )
-            rows = marked + one.promised.broken_by(
-                one.items[position].configuration, tokens, baseline
-            )
+            rows = marked + one.promised.broken_by(self.configuration(position), tokens, baseline)
             found |= {position: rows} if rows != one.given_up.get(position, ()) else {}
         return found
 

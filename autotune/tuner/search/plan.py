@@ -154,7 +154,7 @@ class Plan:
         firsts = dict[str, int]()
         for position in candidates.recipes:
             if history.canonical(position) != candidates.baseline:
-                firsts.setdefault(candidates.items[position].configuration.engine, position)
+                firsts.setdefault(history.configuration(position).engine, position)
         recipes = list(firsts.values())
         room = before_finals(budget, LEAST_FINALS) > LEAST_SEARCH
         if not recipes or not room or any(history.at(p) for p in recipes):
@@ -328,10 +328,8 @@ def leaders_of(model: Posterior, history: History) -> list[int]:
 def _cause_of_all(history: History) -> str | None:
     """Return the one cause of all failed launches, of every engine; None otherwise."""
     done = [e for e in history if not e.pending]
-    items = history.candidates.items
-    untried = {item.configuration.engine for item in items} - {
-        items[e.position].configuration.engine for e in done
-    }
+    engines = {item.configuration.engine for item in history.candidates.items}
+    untried = engines - {history.configuration(e.position).engine for e in done}
     causes = {without_numbers(e.cause) for e in done}
     if untried or len(causes) != 1 or "" in causes:
         return None

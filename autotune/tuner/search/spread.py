@@ -16,6 +16,8 @@ from scipy.special import stdtr, stdtrit
 
 from autotune.base.arrays import Floats
 
+from ..trial import Interval
+
 CONFIDENCE = 0.95
 """Confidence of every two-sided interval."""
 Z = 1.959964
@@ -34,10 +36,6 @@ launches really vary by 10 %, it makes a one-sided error of 2.5 % 4.9 % on one d
 _EQUAL = 1e-12
 _LEAST_SD = 1e-9
 _BEYOND = 1e-6
-
-
-Interval = tuple[float, float]
-"""Lower and upper end."""
 
 
 @dataclass(frozen=True, slots=True)

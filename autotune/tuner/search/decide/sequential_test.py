@@ -28,7 +28,8 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from autotune.base.arrays import Floats, floats
 
-from ..spread import CONFIDENCE, Interval
+from ...trial import Interval
+from ..spread import CONFIDENCE
 
 LEAST_FOUND = 0.3
 """Share of tested real gains that must pass as better so that their intervals have the stated

@@ -17,11 +17,11 @@ from autotune.engines import CandidateSet, Configuration
 
 from ...study.recommendation import Verdict
 from ...study.spec import StudySpec
-from ...trial import Launch
+from ...trial import Interval, Launch
 from ..history import History
 from ..nodes import contrast
 from ..objective import value_of
-from ..spread import Interval, Spread, mean, percents
+from ..spread import Spread, mean, percents
 from . import finals, simplify
 from .sequential_test import Look, Outcome, estimate, outcome
 
