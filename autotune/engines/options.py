@@ -150,8 +150,8 @@ class Loading:
     """
 
     context: Context
-    reasons: tuple[str, ...] = ()
-    failure: Failure | None = None
+    reasons: tuple[str, ...]
+    failure: Failure | None
 
 
 def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Configuration) -> Loading:

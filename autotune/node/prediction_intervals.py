@@ -29,14 +29,12 @@ def errors_for(setup: ServerSetup) -> PredictionErrors:
     return (setup.calibration or packaged_calibration()).errors
 
 
-def subject_of(
-    setup: ServerSetup, workload: Workload, metrics: Mapping[str, object] | None = None
-) -> Subject:
+def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]) -> Subject:
     """Return the subject of a prediction at its heaviest load; without metrics, as if all requests
     were in flight."""
     requests = workload.draw(len(workload.points) - 1, 0)
     in_flight = float(min(len(requests.input_tokens), requests.concurrency))
-    latency, over_s = (metrics or {}).get("mean_e2el_ms"), float(requests.send_s.max())
+    latency, over_s = metrics.get("mean_e2el_ms"), float(requests.send_s.max())
     if isinstance(latency, int | float) and over_s > 0:
         # Little's law: so many arrive while one is served.
         in_flight = min(in_flight, max(1.0, len(requests.send_s) / over_s * latency / 1e3))

@@ -22,6 +22,9 @@ from autotune.load.requests import Requests, Segment, prompt_segments
 
 from .server import SimulatedServer
 
+Blocks = Mapping[int, Sequence[int]]
+"""Blocks of the cache that each request fills, in order."""
+
 
 class BlockCache:
     """The prefix cache of one replica: blocks of its pool by `block_hashes`, least recently used
@@ -30,16 +33,9 @@ class BlockCache:
     `answers` are blocks of prompt and answer, of requests whose answer somebody may send again.
     """
 
-    def __init__(
-        self,
-        block_tokens: int,
-        enabled: bool,
-        blocks: Mapping[int, Sequence[int]],
-        answers: Mapping[int, Sequence[int]] | None = None,
-    ) -> None:
+    def __init__(self, block_tokens: int, enabled: bool, blocks: Blocks, answers: Blocks) -> None:
         self._block_tokens, self._enabled = block_tokens, enabled
-        self._blocks = blocks
-        self._answers: Mapping[int, Sequence[int]] = {} if answers is None else answers
+        self._blocks, self._answers = blocks, answers
         self._users: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._held: dict[int, list[int]] = {}
@@ -115,8 +111,8 @@ class SegmentCache(BlockCache):
     def __init__(
         self,
         server: SimulatedServer,
-        blocks: Mapping[int, Sequence[int]],
-        answers: Mapping[int, Sequence[int]],
+        blocks: Blocks,
+        answers: Blocks,
         sizes: Mapping[int, int],
         read: Ints,
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -40,11 +41,12 @@ def _planned_share(engine: str, version: str) -> str | None:
     return way.value if way else None
 
 
+@dataclass(eq=False)
 class RecordedKnobs(Mapping[str, Scalar]):
     """Knobs that record which of them are read, in `names`."""
 
-    def __init__(self, knobs: Knobs, names: set[str]) -> None:
-        self._knobs, self._names = knobs, names
+    _knobs: Knobs
+    _names: set[str]
 
     def __getitem__(self, name: str) -> Scalar:
         self._names.add(name)

@@ -30,7 +30,7 @@ class Pool:
         self.blocks: dict[int, tuple[int, ...]] = {}
         self.state = LiveSequences()
         self.caches = [
-            BlockCache(math.lcm(BLOCK, server.block_tokens), caching, self.blocks)
+            BlockCache(math.lcm(BLOCK, server.block_tokens), caching, self.blocks, {})
             for _ in range(replicas)
         ]
         self.scheduler = Scheduler(server, self.state, self.caches, CAPACITY)

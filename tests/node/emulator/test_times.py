@@ -194,7 +194,7 @@ PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=24), min_siz
 @settings(max_examples=150, deadline=None)
 def test_a_cache_holds_what_was_kept_until_it_is_evicted(prompts, block, evicting):
     blocks = {i: block_hashes(prompt, block) for i, prompt in enumerate(prompts)}
-    cache = BlockCache(block, True, blocks)
+    cache = BlockCache(block, True, blocks, {})
     kept = 0
     for i, prompt in enumerate(prompts):
         shared = max((_common(prompt, other) // block * block for other in prompts[:i]), default=0)
