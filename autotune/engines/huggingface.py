@@ -409,7 +409,7 @@ def _architecture(config: ConfigJson) -> Architecture:
         figures |= {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
         figures["kv_heads"] = config.number("num_key_value_heads", default=heads)
         figures["head_dim"] = config.number("head_dim", default=hidden // heads)
-    with_experts = _with_experts(config, layers)
+    with_experts = _with_experts(config, layers) if figures["experts"] else [False] * layers
     no_gate = config.get("model_type") in _facts().plain_feed_forward
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
@@ -418,46 +418,33 @@ def _architecture(config: ConfigJson) -> Architecture:
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         **_sliding(config, layers),
         **_linear(config, layers),
-        **_feed_forward(config, with_experts),
+        **_feed_forward(config, figures["experts"], with_experts),
     }
     projections = _attention_matrices(Architecture(**figures))
     stored = precision(config, projections, with_experts, mtp=figures["mtp_layers"] > 0)
     return Architecture(**figures, **stored)
 
 
-def _feed_forward(config: ConfigJson, with_experts: list[bool]) -> dict[str, int]:
+def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) -> dict[str, int]:
     """Return the widths and numbers of dense layers and experts."""
-    experts = _experts(config)
-    dense = config.number("intermediate_size_mlp", "intermediate_size")
-    if not experts or not any(with_experts):
+    if not any(with_experts):
         config.required("intermediate_size")
-        return {"intermediate_size": dense}
+        return {"experts": 0}
     if not all(with_experts) or not config.number("moe_intermediate_size"):
         config.required("intermediate_size")
-    per_token = config.number("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
+    figures = config.figures("experts")
+    per_token = figures["experts_per_token"]
     if not 0 < per_token <= experts:
         config.refuse(
             f"num_experts_per_tok is {per_token or 'missing'}; "
             f"a number up to the {experts} experts is needed"
         )
-    return {
-        "intermediate_size": dense,
-        "dense_layers": with_experts.count(False),
-        "experts": experts,
-        "experts_per_token": per_token,
-        **config.figures("experts"),
-    }
-
-
-def _experts(config: ConfigJson) -> int:
-    return config.number("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+    return {"dense_layers": with_experts.count(False), **figures}
 
 
 def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
     """Return the layers with experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's or Ernie's
     rule."""
-    if not _experts(config):
-        return [False] * layers
     kinds = config.per_layer("mlp_layer_types", layers)
     if kinds:
         return [kind != "dense" for kind in kinds]
