@@ -387,9 +387,9 @@ _ANY_GPU = {"bandwidth_tb_s": 1.0, "bf16_tflops": 200.0, "fp8_tflops": 200.0, "l
 _ANY_SHARES = {"achieved_bandwidth": 0.6, "achieved_flops": 0.4}
 
 
-def node(name: str, library: Library) -> HardwareCard:
+def node(name: str, library: Library, root: Path = ROOT) -> HardwareCard:
     """Return the card of a ``--hw`` name, where ``local`` is this machine; raises `UnknownName`."""
-    return local_node(library) if name.lower() == LOCAL else library.node(name)
+    return local_node(library, root) if name.lower() == LOCAL else library.node(name)
 
 
 def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
