@@ -47,7 +47,7 @@ def test_four_gpu_trials_share_a_node_and_no_gpu_is_given_twice(
     cluster: Nodes, tmp_path: Path
 ) -> None:
     home = new_home(tmp_path)
-    done = tuned(cluster, home, *SMALL, *LIGHT, "--launches", "5", "--study", "small")
+    done = tuned(cluster, home, *SMALL, *LIGHT, "--launches", "8", "--study", "small")
     assert done.code == 0, done.err
     launches = rows(home, "small")
     assert {len(row["gpu_ids"]) for row in launches} == {4}
