@@ -245,6 +245,13 @@ class LogPattern(LogWords):
     not get ready after it, where no other pattern matches."""
 
 
+class Remark(LogWords):
+    """A line of a server that runs, by which its engine says why it may be slow."""
+
+    remark: str
+    """The same as a sentence of the report."""
+
+
 class SharedFailures(Entry):
     """``search_spaces/failures.yaml``."""
 
@@ -252,6 +259,7 @@ class SharedFailures(Entry):
     heartbeats: list[Heartbeat]
     wrappers: list[LogWords]
     """Errors that name no cause."""
+    remarks: list[Remark]
 
 
 class ProgressMark(LogWords):

@@ -261,6 +261,12 @@ def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
     return None if found is None else _from_pattern(found, found.pattern.phase)
 
 
+def remarks_in(text: str) -> tuple[str, ...]:
+    """Return what an engine's log says of its speed."""
+    remarks = shared_failures().remarks
+    return tuple(one.remark for one in remarks if re.search(one.pattern, text))
+
+
 def unknown_exit(
     log: Path, exit_code: int, title: str, offset: int = 0, served: bool = False
 ) -> Failure:

@@ -190,6 +190,7 @@ class TrialResult(Evidenced):
         longest_request_tokens: input and output of the longest request that it serves; None where
             that is not known.
         odds_of_starting: 1 where a server ran; by the memory plan where it was simulated.
+        remarks: what the engine's log says of its speed.
         ranking: the metrics of a launch with random weights, which has no others; they rank it
             among candidates.
     """
@@ -213,6 +214,7 @@ class TrialResult(Evidenced):
     longest_request_tokens: int | None = None
     odds_of_starting: float | None = None
     speculation: Speculation | None = None
+    remarks: tuple[str, ...] = ()
     ranking: Mapping[str, Metrics] = field(default_factory=dict)
 
     @property
@@ -259,7 +261,7 @@ class TrialResult(Evidenced):
         failure = self.failure.to_json() if self.failure else None
         row = {**asdict(self), "failure": failure}
         del row["answers"]
-        optional = ("accuracy", "gpu_ids", "quarantine", "speculation", "ranking")
+        optional = ("accuracy", "gpu_ids", "quarantine", "speculation", "remarks", "ranking")
         return {key: value for key, value in row.items() if value or key not in optional}
 
     def without_prompts(self) -> TrialResult:

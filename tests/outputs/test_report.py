@@ -359,6 +359,14 @@ def test_secrets_are_masked(tmp_path: Path) -> None:
             assert secret not in text
 
 
+def test_what_an_engine_says_of_its_speed_is_a_limit_of_the_numbers(tmp_path: Path) -> None:
+    first, *others = small_study.launches()
+    result = dataclasses.replace(first.result, remarks=("No tuned kernels",))
+    launches = [dataclasses.replace(first, result=result), *others]
+    report = render(record(tmp_path, launches=launches), "md")
+    assert "- No tuned kernels (launches 0)." in section(report, "What are the limits")
+
+
 def test_equal_crashes_are_listed_once(tmp_path: Path) -> None:
     """Whatever the numbers of their processes, and the times."""
     launches = [

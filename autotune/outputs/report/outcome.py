@@ -554,6 +554,11 @@ def limits(study: StudyRecord) -> list[str]:
         points.append(
             "The recommended configuration was launched only once: its figure has no interval."
         )
+    remarked: dict[str, list[str]] = {}
+    for launch in study.launches:
+        for remark in launch.result.remarks:
+            remarked.setdefault(remark, []).append(str(launch.number))
+    points += [f"{remark} (launches {', '.join(of)})." for remark, of in remarked.items()]
     return ["\n".join(f"- {point}" for point in points)]
 
 

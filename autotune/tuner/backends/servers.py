@@ -79,7 +79,7 @@ from autotune.servers.docker_run import (
     no_image,
     version_of,
 )
-from autotune.servers.logs import read_head
+from autotune.servers.logs import read_head, remarks_in
 from autotune.servers.ports import NoFreePort
 from autotune.servers.preflight import Node
 from autotune.servers.process import ProcessLauncher
@@ -126,8 +126,8 @@ def read_back(
     """Query a ready server for its resolved arguments; compare and store them, see
     `compare_reported`.
 
-    Also returns the fields of a result about the requests that the server takes, by its log and its
-    context.
+    Also returns the fields of a result about the requests that the server takes, and what it
+    remarks, by its log and its context.
     """
     log = read_head(server.log, server.log_offset) if server.log is not None else ""
     reported = reported_by(server, engine.card, trial.engine_version, log)
@@ -140,6 +140,7 @@ def read_back(
         "kv_cache_tokens": tokens,
         "longest_request_tokens": longest,
         "odds_of_starting": 1.0,
+        "remarks": remarks_in(log),
     }
 
 

@@ -1,8 +1,8 @@
 """A program in an engine's place: fails a few times first, then becomes the emulated engine.
 
 Arguments: a folder where it keeps count and notes its environment, how often it fails, what it says
-then, and the engine's own command line. With a file ``gpus.json`` in the folder it takes the first
-GPU's memory when it starts.
+then (or, if it never fails, before it becomes the engine), and the engine's own command line.
+With a file ``gpus.json`` in the folder it takes the first GPU's memory when it starts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ def main() -> None:
     before = int(starts.read_text()) if starts.exists() else 0
     starts.write_text(str(before + 1))
     Path(folder, "environment.json").write_text(json.dumps(dict(os.environ)))
-    if before < int(failures):
+    if before < int(failures) or failures == "0":
         print(words, flush=True)
+    if before < int(failures):
         sys.exit(1)
     gpus = Path(folder, "gpus.json")
     if gpus.exists():

@@ -21,7 +21,8 @@ from autotune.servers import ShutdownTimeouts
 from autotune.servers.ports import lease_port
 from autotune.servers.preflight import Node
 from autotune.tuner.backends.servers import ServerEvaluator, node_of
-from autotune.tuner.trial import State, Trial
+from autotune.tuner.study.results import launch_of, row_of
+from autotune.tuner.trial import Launch, State, Trial
 from tests.servers.settings import GpuFile, alive_with
 from tests.tuner.backends.test_launched import LIBRARY, SPEC, trial
 
@@ -96,6 +97,15 @@ def test_a_port_that_was_taken_is_tried_again(tmp_path: Path, waits: Waits) -> N
     ]
     log = (tmp_path / "trials" / "0003" / "server.log").read_text()
     assert log.count("Errno 98") == 2, "one log tells of every try"
+
+
+def test_missing_kernels_are_a_remark_beside_a_result(tmp_path: Path, waits: Waits) -> None:
+    words = "WARNING Using default MoE config. Performance might be sub-optimal! Config file not found at /x.json"
+    trial = failing(tmp_path, 0, words)
+    result = launched(tmp_path, waits)(trial)
+    assert "no tuned Triton kernels" in result.remarks[0]
+    row = json.loads(json.dumps(row_of(Launch(trial, result))))
+    assert launch_of(row).result.remarks == result.remarks
 
 
 def test_what_stays_says_nothing_about_the_configuration(tmp_path: Path, waits: Waits) -> None:
