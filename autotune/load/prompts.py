@@ -105,7 +105,9 @@ class Refused(NamedTuple):
             names = " and ".join(self.fields)
             said.append(f"sent without {names}, which the server refuses{consequence}")
         if self.ids:
-            said.append("sent as text, as the server refuses token ids")
+            said.append(
+                "sent as text, as the server refuses token ids: their lengths are the server's count"
+            )
         return said
 
 

@@ -69,7 +69,7 @@ def test_bench_of_a_server_that_lists_no_model(tmp_path: Path, listing: int) -> 
     assert result["notes"] == [
         "sent without ignore_eos, which the server refuses, so its answers may end early: rates "
         "are those of shorter answers",
-        "sent as text, as the server refuses token ids",
+        "sent as text, as the server refuses token ids: their lengths are the server's count",
     ]
     assert f"NOTE: {result['notes'][0]}\n" in done.out
 

@@ -290,6 +290,8 @@ def _facts(result: Json, sweep: bool) -> dict[str, object]:
     if "per second" in load:
         facts["burstiness"] = result.get("burstiness")
     facts["source of lengths"] = result.get("lengths_source")
+    if isinstance(notes := result.get("notes"), list):
+        facts["form of the requests"] = "; ".join(map(str, notes)) or "all fields"
     return facts
 
 

@@ -19,6 +19,7 @@ from autotune.load.request_file import LoadLog, requests_path, write_requests
 from tests.product.cli import autotune
 
 OURS = {
+    "notes": [],
     **{"model_id": "m", "endpoint": "/v1/completions", "backend": "openai", "num_prompts": 200},
     **{
         "request_rate": "inf",
@@ -153,6 +154,10 @@ def test_an_invalid_measurement_is_refused(tmp_path: Path):
         (
             {"total_output_tokens": 9_000},
             "different lengths: 11.0 output tokens per request in A, 45.0 in B",
+        ),
+        (
+            {"notes": ["sent without ignore_eos"]},
+            "different form of the requests: all fields in A, sent without ignore_eos in B",
         ),
         ({"evidence": "emulated"}, "EVIDENCE DIFFERS: A is MEASURED, B is EMULATED"),
         ({"failed": 3}, "B: 3 requests failed"),
