@@ -86,13 +86,6 @@ def test_a_start_that_repeats_itself_is_silent(tmp_path: Path, line: str) -> Non
     assert "Its last line: " in failure.message
 
 
-def test_a_bar_that_advances_is_waited_for(tmp_path: Path) -> None:
-    with launch(tmp_path, "--repeat", "{count}/9999 [{clock}]") as server:
-        failure = server.wait_ready(StartupTimeouts(total_s=4.0, silence_s=1.0))
-    assert failure is not None
-    assert "was not ready after 4 s" in failure.message
-
-
 def lock_in(folder: Path) -> Path:
     """A lock's path, which the stand-in's card lists."""
     (folder / "jit").mkdir()
@@ -123,10 +116,10 @@ def test_a_lock_that_is_held_is_waited_for(tmp_path: Path) -> None:
     assert failure.kind is FailureKind.TIMEOUT
 
 
-@pytest.mark.parametrize("options", [["--silent", "--ignore-term"], ["--silent"]])
-def test_the_lock_of_a_killed_server_goes_with_it(tmp_path: Path, options: list[str]) -> None:
+def test_the_lock_of_a_killed_server_goes_with_it(tmp_path: Path) -> None:
     lock = lock_in(tmp_path)
-    with launch(tmp_path / "trial", "--lock", str(lock), *options, timeouts=KILLED):
+    options = ["--lock", str(lock), "--silent", "--ignore-term"]
+    with launch(tmp_path / "trial", *options, timeouts=KILLED):
         assert until(lock.exists)
     assert not lock.exists()
     assert "left behind" not in log_of(tmp_path)
