@@ -19,6 +19,8 @@ from autotune.load.metrics.table import Metrics, curve_of
 
 IN_A_ROW = 3
 """Consecutive failures attributed to the node: one may be chance, and each costs a start."""
+AFTER_RUNNING = 2
+"""`IN_A_ROW` of configurations that have run before, whose crashes are a clearer sign."""
 SURE_TO_START = 0.9
 """Least odds of starting for a recommended command that has not started itself."""
 _FULL, _RANDOM = "full", "random_weights"

@@ -47,13 +47,19 @@ COUNTED = ("lost", "doubled", "left_behind", "changed", "condemned")
 
 
 def schedule(
-    seed: int, study: int, can: frozenset[str], kinds: Sequence[str] = (), asked: str = ""
+    seed: int,
+    study: int,
+    can: frozenset[str],
+    kinds: Sequence[str] = (),
+    asked: str = "",
+    size: int = 0,
 ) -> tuple[str, list[Fault]]:
     """Where a study runs, and its faults in the order in which they come.
 
     Args:
         kinds: only these; empty: all.
         asked: where all studies run; empty: drawn.
+        size: faults of each study; 0: drawn.
     """
     draw = random.Random(f"{seed}-{study}")
     drawn = draw.choice(MEDIA)
@@ -68,7 +74,8 @@ def schedule(
     usable = [name for name in usable if not kinds or name in kinds]
     if not usable:
         return on, []
-    faults, size = [], draw.choice(SIZES[on])
+    faults, drawn_size = [], draw.choice(SIZES[on])
+    size = size or drawn_size
     for _ in range(size):
         kind = draw.choice(usable)
         after = -1 if KINDS[kind].at_end else draw.randrange(LAUNCHES + size)
@@ -80,9 +87,10 @@ class Campaign:
     """Runs studies of a seed, one at a time."""
 
     def __init__(
-        self, machine: Machine, seed: int, kinds: Sequence[str] = (), on: str = ""
+        self, machine: Machine, seed: int, kinds: Sequence[str] = (), on: str = "", size: int = 0
     ) -> None:
         self._machine, self._seed, self._kinds, self._on = machine, seed, kinds, on
+        self._size = size
         self._nodes: RayNodes | None = None
         self._database = machine.folder / "mlflow.db"
         make_database(self._database)
@@ -90,7 +98,7 @@ class Campaign:
 
     def schedule(self, number: int) -> tuple[str, list[Fault]]:
         """See `schedule`."""
-        return schedule(self._seed, number, self._machine.can, self._kinds, self._on)
+        return schedule(self._seed, number, self._machine.can, self._kinds, self._on, self._size)
 
     def close(self) -> None:
         if self._nodes is not None:
@@ -311,6 +319,7 @@ def main() -> int:
     parser.add_argument(
         "--on", choices=["emulator", "simulator", "ray"], help="all studies run there"
     )
+    parser.add_argument("--size", type=int, default=0, help="faults of each study; default: drawn")
     parser.add_argument(
         "--folder", type=Path, help="where studies run; default: a temporary folder"
     )
@@ -325,7 +334,7 @@ def main() -> int:
     machine = prepare(
         (asked.folder or Path(tempfile.gettempdir()) / f"faults-{asked.seed}").absolute()
     )
-    work = Campaign(machine, asked.seed, asked.kind, asked.on or "")
+    work = Campaign(machine, asked.seed, asked.kind, asked.on or "", asked.size)
     with closing(work):
         if asked.replay is not None:
             only = None if asked.only is None else [int(i) for i in asked.only.split(",") if i]

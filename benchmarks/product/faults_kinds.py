@@ -178,11 +178,13 @@ def bad_hour(study: FaultyStudy, value: float) -> Steps:
 def kill_under_load(study: FaultyStudy, value: float) -> Steps:
     """End the engine from outside once it has been ready and answers the load."""
     del value
-    while not (found := study.processes("emulate")) or not study.processes(
-        "autotune.load.client.generator"
-    ):
-        yield False
-    for pid in found:
+    loads, emulates = "autotune.load.client.generator", "emulate"
+    while True:
+        commands = processes_of(study.token)
+        if any(loads in command for command in commands.values()):
+            break
+        yield from study.pause(0.1, injected=False)
+    for pid in (pid for pid, command in commands.items() if emulates in command):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             yield True

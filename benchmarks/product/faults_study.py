@@ -147,11 +147,11 @@ class FaultyStudy:
         """The last finished launch has been lost on purpose."""
         self.kept = self.kept[:-1]
 
-    def pause(self, seconds: float) -> Steps:
-        """Wait within a fault that has been injected."""
+    def pause(self, seconds: float, injected: bool = True) -> Steps:
+        """Wait within a fault, by default one that has been injected."""
         until = now() + seconds
         while now() < until:
-            yield True
+            yield injected
 
     def start(self, arguments: Sequence[str] | None = None) -> Tuner:
         """Start a tuner on the study, new or not."""

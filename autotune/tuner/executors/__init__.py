@@ -15,10 +15,7 @@ from autotune.base import AutotuneError, CannotGoOn
 from autotune.engines.failure import without_numbers
 
 from ..backends import Evaluator
-from ..trial import IN_A_ROW, Launch, State, Trial, TrialResult
-
-_AFTER_RUNNING = 2
-"""`IN_A_ROW` for configurations that have run before, which is a clearer sign."""
+from ..trial import AFTER_RUNNING, IN_A_ROW, Launch, State, Trial, TrialResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +143,7 @@ def _failures_in_a_row(launches: Sequence[Launch], ran: set[str]) -> int:
 
     Two are enough of configurations that ran before.
     """
-    for count in (_AFTER_RUNNING, IN_A_ROW):
+    for count in (AFTER_RUNNING, IN_A_ROW):
         latest = launches[-count:]
         results = [one.result for one in latest]
         # A measurement that does not count has metrics: that server ran.

@@ -27,7 +27,7 @@ from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
 from ..study import timeline
 from ..study.loads import PROMPTS
 from ..study.spec import StudySpec, is_alone, may_share_node
-from ..trial import IN_A_ROW, SURE_TO_START, Launch, Role, Trial
+from ..trial import AFTER_RUNNING, IN_A_ROW, SURE_TO_START, Launch, Role, Trial
 from . import equivalents, objective
 from .entry import Entry, by_position
 from .nodes import NodeOffset, NodeScore, additive_spread, contrast, node_offsets
@@ -635,8 +635,8 @@ def _entry_of(
 
 
 def _equal_crashes(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
-    """Return the runs of at least `IN_A_ROW` launches in a row that failed with the same words,
-    which nothing explains."""
+    """Return the runs of launches in a row that failed with the same words, which nothing explains:
+    `IN_A_ROW`, or `AFTER_RUNNING` of configurations that ran before."""
     runs = (
         list(run)
         for cause, run in groupby(
@@ -644,7 +644,15 @@ def _equal_crashes(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
         )
         if cause
     )
-    return [run for run in runs if len(run) >= IN_A_ROW]
+    ran = {e.position: e.number for e in reversed(entries) if e.measured}
+    return [
+        run
+        for run in runs
+        if len(run) >= IN_A_ROW
+        or (
+            len(run) >= AFTER_RUNNING and all(ran.get(e.position, e.number) < e.number for e in run)
+        )
+    ]
 
 
 def _without_crashes_of_nodes(entries: Sequence[Entry]) -> list[Entry]:

@@ -179,3 +179,23 @@ def test_equal_crashes_in_a_row_are_the_nodes_if_one_of_them_runs_again(
     else:
         assert len(broke) == 3
         assert len(launched_again) <= 3
+
+
+def test_a_leader_that_crashes_twice_alike_in_a_bad_hour_still_wins(study_of: Opens) -> None:
+    """It ran before: two equal crashes stop the study, and are not the leader's."""
+    spec = make_spec(launches=16, noise=0.02)
+    study = study_of(spec)
+    crashes: list[int] = []
+
+    def hour(trial: Trial, before: list[Launch]) -> Failure | None:
+        if trial.role is Role.FINAL and len(crashes) < 2:
+            crashes.append(trial.number)
+            return AT_START
+        return None
+
+    made = play(study, spec, hour)
+    assert crashes[1] == crashes[0] + 1
+    outcome = outcome_of(study, spec)
+    assert outcome.verdict is Verdict.BETTER
+    assert outcome.recommended is not None
+    assert outcome.recommended.fingerprint == made[crashes[0]].fingerprint
