@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 from pathlib import Path
@@ -285,11 +286,25 @@ def _terminate(*_: object) -> None:
     raise Terminated
 
 
+def _check_names() -> None:
+    """Raise `BadInput` for a name that this locale's encoding cannot write: a library would fail
+    with it."""
+    for name in (*sys.argv[1:], os.environ.get("AUTOTUNE_HOME", ""), os.getcwd()):
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(
+                f"{name!a} has letters that this locale's encoding, "
+                f"{sys.getfilesystemencoding()}, lacks; set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+            ) from error
+
+
 def main() -> None:
     """Run the console script: one message, and the contract's exit code, for every error of
     ours."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        _check_names()
         cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

@@ -165,7 +165,8 @@ class DockerLauncher(ProcessLauncher):
             for name in command.files
         }
         words += [mounts.get(word, word) for word in command.container[len(DOCKER_RUN) :]]
-        passed = {name: os.environ[name] for name in docker_card().variables if name in os.environ}
+        by_name = (*docker_card().variables, *docker_card().where_set)
+        passed = {name: os.environ[name] for name in by_name if name in os.environ}
         return words, list(command.argv), {**passed, **self.environment, **command.env}
 
 

@@ -18,8 +18,10 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from glob import glob
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
@@ -58,6 +60,9 @@ class DockerCard(Entry):
     Attributes:
         devices: by the hardware's vendor.
         networks: those that only some commands need.
+        where_set: further variables, with the mode of the mount of the place that they name; empty:
+            they name none.
+        groups: by vendor, a pattern of the devices whose groups a launch passes.
         caches: folders of the container that outlive it.
         models: where the host's Hugging Face cache lies in the container.
         failures: messages of the docker command itself.
@@ -67,6 +72,8 @@ class DockerCard(Entry):
     devices: dict[str, list[list[str]]]
     networks: list[NetworkDevice]
     variables: list[str]
+    where_set: dict[str, Literal["", "ro", "rw"]]
+    groups: dict[str, str]
     caches: list[str]
     models: str
     failures: list[LogPattern]
@@ -119,11 +126,19 @@ def in_container(
     for network in docker.networks:
         if re.search(network.when, typed) and os.path.exists(network.device):
             options += network.options
+    groups = {os.stat(path).st_gid for path in glob(docker.groups.get(hardware.vendor, ""))}
+    options += [["--group-add", str(group)] for group in sorted(groups)]
+    also = {
+        name: f"{os.environ[name]}:{os.environ[name]}:{mode}" if mode else ""
+        for name, mode in docker.where_set.items()
+        if os.environ.get(name) and (not mode or os.path.exists(os.environ[name]))
+    }
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
+    mounts += filter(None, also.values())
     mounts += [f"./{name}:{FILES_FOLDER}/{name}:ro" for name in command.files]
-    settings = [f"HF_HOME={docker.models}", *docker.variables]
+    settings = [f"HF_HOME={docker.models}", *docker.variables, *also]
     for name, value in command.env.items():
         # Drop the command's own HF_HOME: that folder of this machine lies elsewhere in the
         # container. Pass a secret by name alone: docker takes its value from its own environment.
@@ -210,12 +225,29 @@ def server_version(program: str, environment: Environment, limit_s: float) -> tu
     )
 
 
+ROOTLESS = (
+    "this Docker runs rootless: --network host is RootlessKit's network there, not this machine's, so "
+    "that no request would reach a server"
+)
+NOT_ROOTLESS = "use a daemon that runs as root (docker context use default, or unset DOCKER_HOST), or --on process"
+
+
+def is_rootless(program: str, environment: Environment, limit_s: float) -> bool:
+    """Ask whether the daemon runs without root (``docker info``); false if it does not say."""
+    words = [program, "info", "--format", "{{.SecurityOptions}}"]
+    done = run_program(words, limit_s, environment)
+    return done.returncode == 0 and "rootless" in done.stdout
+
+
 def check_docker() -> str:
     """Query the Docker daemon's version; raises `BadInput`, with the remedy, if it does not
     answer."""
-    version, reason = server_version(docker_program(), os.environ, _ANSWER_S)
-    if version:
+    program = docker_program()
+    version, reason = server_version(program, os.environ, _ANSWER_S)
+    if version and not is_rootless(program, os.environ, _ANSWER_S):
         return version
+    if version:
+        raise BadInput(f"--on docker: {ROOTLESS}; {NOT_ROOTLESS}")
     if "permission denied" in reason.lower():
         right = (
             "run as a user of the group docker (sudo usermod -aG docker NAME), or set DOCKER_HOST"

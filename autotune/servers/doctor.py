@@ -20,7 +20,7 @@ from autotune.base import BadInput
 from autotune.engines import Library, engine, machine, names
 from autotune.engines.installed import find
 
-from .docker_run import models_folder, server_version
+from .docker_run import NOT_ROOTLESS, ROOTLESS, is_rootless, models_folder, server_version
 from .preflight import why_busy
 
 PROCESS, DOCKER = "process", "docker"
@@ -183,8 +183,8 @@ def idle(host: Host) -> Iterator[Finding]:
 
 
 def amd_access(host: Host) -> Iterator[Finding]:
-    """Check access to ``/dev/kfd``, which engines open in addition to the cards under
-    ``/dev/dri``."""
+    """Check access to ``/dev/kfd`` and the cards' render nodes under ``/dev/dri``, which engines
+    open (https://github.com/vllm-project/vllm-rocm/issues/13)."""
     if not host.gpus_of("amd"):
         return
     kfd = host.root / "dev/kfd"
@@ -193,11 +193,14 @@ def amd_access(host: Host) -> Iterator[Finding]:
             "/dev/kfd is missing: amdkfd is not loaded, or this container lacks the device",
             "load amdgpu",
         )
-    elif not os.access(kfd, os.R_OK | os.W_OK):
-        to_do = "join the groups: sudo usermod -aG render,video $USER, and log in again"
-        yield missing("this user may not open /dev/kfd", to_do)
-    else:
-        yield ok("/dev/kfd is accessible")
+        return
+    to_do = "join the groups: sudo usermod -aG render,video $USER, and log in again"
+    devices = [kfd, *sorted((host.root / "dev/dri").glob("renderD*"))]
+    closed = [device for device in devices if not os.access(device, os.R_OK | os.W_OK)]
+    for device in closed:
+        yield missing(f"this user may not open /{device.relative_to(host.root)}", to_do)
+    if not closed:
+        yield ok("/dev/kfd and the render nodes are accessible")
 
 
 def numa_balancing(host: Host) -> Iterator[Finding]:
@@ -279,7 +282,9 @@ def daemon(host: Host) -> Iterator[Finding]:
     if path is None:
         return
     server, why = server_version(path, host.environment, host.timeout_s)
-    if server:
+    if server and is_rootless(path, host.environment, host.timeout_s):
+        yield missing(ROOTLESS, NOT_ROOTLESS)
+    elif server:
         yield ok(f"the daemon answers, version {server}")
     else:
         to_do = "start it: sudo systemctl start docker; or join the group docker, if permission is denied"

@@ -24,6 +24,21 @@ IDLE_BYTES = 2 * 10**9
 """Most used bytes of an idle GPU: a driver holds some hundred MB, a server at least several GB."""
 
 
+OPEN_FILES = 4096
+"""Least hard limit of open files."""
+
+
+def too_few_files(needed: int = OPEN_FILES) -> str:
+    """Explain that the hard limit of open files is too low for a server; empty if it is not."""
+    hard = open_file_limit()
+    if hard is None or hard >= needed:
+        return ""
+    return (
+        f"A server may open {hard} files here but needs {needed}, at least one per request; raise "
+        f"the limit with `ulimit -Hn {needed}`."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """State of this machine that launches need.
@@ -41,7 +56,7 @@ class Node:
     gpus: Callable[[], Sequence[Gpu]] = gpus
     count: int = 0
     disk_bytes: int = 10**9
-    open_files: int = 4096
+    open_files: int = OPEN_FILES
     settle_s: float = 60.0
     pause: Callable[[float], None] = time.sleep
     power: Callable[[Sequence[Gpu]], Callable[[], float | None] | None] = power_of
@@ -49,16 +64,9 @@ class Node:
     def unfit(self, study: Path) -> Failure | None:
         """Check GPUs, limits and the disk of the study's folder; a failure if no server can be
         launched."""
-        hard = open_file_limit()
-        lasting = ""
+        lasting = too_few_files(self.open_files) or self._hidden()
         if not study.is_dir():
             lasting = f"The folder {study} and its measurements were deleted."
-        elif hard is not None and hard < self.open_files:
-            lasting = (
-                f"A server may open {hard} files here but needs {self.open_files}, at least one "
-                f"per request; raise the limit with `ulimit -Hn {self.open_files}`."
-            )
-        lasting = lasting or self._hidden()
         if lasting:
             return Failure(FailureKind.INFRASTRUCTURE, lasting, lasting=True)
         problems = [problem for gpu in self._used_gpus() if (problem := why_busy(gpu))]

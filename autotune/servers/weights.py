@@ -81,6 +81,8 @@ def _missing_of(
         environment = {
             name: value for name, value in environment.items() if not name.endswith("_HUB_CACHE")
         }
+        if os.path.exists(named := os.environ.get("HF_HUB_CACHE", "")):
+            environment["HF_HUB_CACHE"] = named  # It is mounted.
     hub = Path(place) if place else hub_folder(environment)
     revision = args.get("revision")
     options = [] if hub == hub_folder(os.environ) else [f"--cache-dir={hub}"]

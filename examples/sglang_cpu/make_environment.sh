@@ -4,7 +4,8 @@
 #
 #     ./make_environment.sh FOLDER
 #
-# Run it again after an interruption, or after requirements.txt has changed; a complete environment is left as it is.
+# Run it again after an interruption, or after requirements.txt has changed; a complete environment is left as it is,
+# another one made anew.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -22,7 +23,7 @@ fi
 packages() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
 echo "[1/3] virtual environment in $environment, 1 GB"
-"$folder/vllm/bin/python" -m venv "$environment"
+"$folder/vllm/bin/python" -m venv --clear "$environment"
 "$environment/bin/python" -m pip install --no-deps --only-binary :all: --quiet --disable-pip-version-check \
     -r "$here/requirements.txt"
 echo "[2/3] vLLM's packages, and what stands in for torchvision and torchaudio"

@@ -4,7 +4,8 @@
 #     ./make_environment.sh FOLDER
 #
 # pip's own configuration says where the packages come from. PYTHON names the interpreter (python3). Run it again after
-# an interruption, or after requirements.txt has changed; a complete environment is left as it is.
+# an interruption, or after requirements.txt has changed: what is not complete is made anew, as pip takes a package
+# that it was unpacking for one that is there. A complete environment is left as it is.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -70,7 +71,7 @@ if cmp -s "$complete" "$here/requirements.txt"; then
 fi
 check_machine
 echo "[1/4] virtual environment in $folder"
-"$python" -m venv "$folder" || fail "$python could not make a virtual environment in $folder."
+"$python" -m venv --clear "$folder" || fail "$python could not make a virtual environment in $folder."
 echo "[2/4] packages: about 600 MB to fetch, 2.5 GB on disk"
 install_packages
 echo "[3/4] metadata under the name vllm"

@@ -4,9 +4,11 @@ person reads it."""
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from autotune.engines.command import Configuration
 from autotune.engines.context import Context
@@ -16,51 +18,13 @@ from tests.data import LAB, SWEEP, rows
 from tests.engines.settings import failing_rules, set_by
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
-# Part of a command (a flag and what it says), the engine, what it means. A command's knobs are the
-# union.
-MEANING: list[tuple[str, str, dict[str, Any]]] = [
-    ("-dp 8", "vllm", {"tensor_parallel": 1, "data_parallel": 8}),
-    ("--enable-expert-parallel", "vllm", {"expert_parallel": 8}),
-    ("--max-model-len 81920", "vllm", {"context_length": 81920}),
-    ("--max-model-len 32768", "vllm", {"context_length": 32768}),
-    ("-dcp 8", "vllm", {"decode_context_parallel": 8}),
-    ('"num_speculative_tokens":1', "vllm", {"speculative_tokens": 1}),
-    ("VLLM_USE_DEEP_GEMM=0", "vllm", {"deep_gemm": False}),
-    ("VLLM_ATTENTION_BACKEND=CUTLASS_MLA", "vllm", {"attention_backend": "CUTLASS_MLA"}),
-    ("VLLM_ATTENTION_BACKEND=FLASHMLA", "vllm", {"attention_backend": "FLASHMLA"}),
-    ("VLLM_ATTENTION_BACKEND=TRITON_MLA", "vllm", {"attention_backend": "TRITON_MLA"}),
-    ("--dp-size 8", "sglang", {"tensor_parallel": 1, "data_parallel": 8}),
-    ("--dp 8", "sglang", {"tensor_parallel": 1, "data_parallel": 8}),
-    ("--ep-size 8", "sglang", {"expert_parallel": 8}),
-    ("--enable-torch-compile", "sglang", {"torch_compile": True}),
-    ("--speculative-num-steps 1", "sglang", {"speculative_tokens": 1}),
-    ("SGLANG_ENABLE_JIT_DEEPGEMM=0", "sglang", {"deep_gemm": False}),
-    ("--context-length=32768", "sglang", {"context_length": 32768}),
-    # An FP8 cache brings the sparse kernels that read it.
-    (
-        "--kv-cache-dtype fp8_e4m3",
-        "sglang",
-        {
-            "kv_cache_dtype": "fp8_e4m3",
-            "prefill_attention_backend": "flashmla_auto",
-            "decode_attention_backend": "flashmla_kv",
-        },
-    ),
-    # fa3 is the default of decode, flashmla_sparse that of prefill.
-    ("--nsa-prefill-backend fa3", "sglang", {"prefill_attention_backend": "fa3"}),
-    ("--nsa-decode-backend flashmla_kv", "sglang", {"decode_attention_backend": "flashmla_kv"}),
-    ("--ep_size 8", "tensorrt_llm", {"expert_parallel": 8}),
-    ("TRTLLM_DG_ENABLED=0", "tensorrt_llm", {"deep_gemm": False}),
-]
+MEANING = yaml.safe_load(Path(__file__).with_name("meaning.yaml").read_text())
 
 
 def meaning(command: str, name: str) -> dict[str, Any]:
-    return {
-        knob: value
-        for part, owner, knobs in MEANING
-        if owner == name and part in command
-        for knob, value in knobs.items()
-    }
+    """The union of what a command's parts say."""
+    said = [knobs for part, knobs in MEANING[name].items() if part in command]
+    return {knob: value for knobs in said for knob, value in knobs.items()}
 
 
 def test_every_documented_command_gives_the_knobs_that_a_person_reads_in_it() -> None:

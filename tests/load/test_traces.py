@@ -17,12 +17,8 @@ from autotune.load.workloads import load_workload, with_speedup
 from autotune.load.workloads.prompt_files import BLOCK_TOKENS, read_trace
 from tests.product.cli import autotune
 
-MOONCAKE = [
-    {"timestamp": 1000, "input_length": 1300, "output_length": 20, "hash_ids": [1, 2, 3]},
-    {"timestamp": 1000, "input_length": 1500, "output_length": 30, "hash_ids": [1, 2, 4]},
-    {"timestamp": 2500.5, "input_length": 200, "output_length": 0, "hash_ids": [9]},
-    {"timestamp": 3000, "input_length": 100, "output_length": 3},
-]
+_TRACE = Path(__file__).with_name("mooncake.jsonl").read_text()
+MOONCAKE = [json.loads(line) for line in _TRACE.splitlines()]
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:50.9951690,396,109

@@ -3,12 +3,14 @@ nothing made."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.product.cli import Finished, autotune, new_home
+from tests.product.cli import PROGRAM, Finished, autotune, new_home
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +28,16 @@ def refused(done: Finished, *words: str) -> None:
     assert done.out == ""
     for word in words:
         assert word in done.err, done.err
+
+
+def test_a_machine_that_cannot_is_told_before_anything_is_prepared(tmp_path: Path) -> None:
+    limited = ["prlimit", "--nofile=256:256", *PROGRAM, "run", *GOOD, "--on", "emulator"]
+    named = [*PROGRAM, "list", "--home", b"h\xc3\xa9"]
+    for words, right in ((limited, b"ulimit -Hn 4096"), (named, b"set LC_ALL=C.UTF-8")):
+        env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, check=False)
+        assert (done.returncode, right in done.stderr) == (2, True), done.stderr
+        assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

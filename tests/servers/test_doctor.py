@@ -57,6 +57,10 @@ def test_a_node_as_amd_advises_it(tmp_path: Path) -> None:
     for name in ("GPUs", "GPU idle", "AMD devices", "NUMA balancing"):
         assert status(seen, name) == ["ok"], name
     assert "8 x AMD Instinct MI300X OAM, 206 GB" in found(seen, "GPUs")[0].message
+    (tmp_path / "dev/dri/renderD128").symlink_to("nobody may open it")
+    (closed,) = found(seen, "AMD devices")
+    assert (closed.status, "-aG render" in closed.to_do) == ("missing", True)
+    assert "may not open /dev/dri/renderD128" in closed.message
 
 
 def test_what_concerns_amd_is_not_asked_of_others(tmp_path: Path) -> None:
@@ -108,6 +112,7 @@ def test_no_docker_command(tmp_path: Path) -> None:
     ("script", "expected", "said"),
     [
         ("echo 28.1.1", "ok", "version 28.1.1"),
+        ("echo [name=rootless] 28.1.1", "missing", "rootless"),
         ("echo; echo 'permission denied' >&2; exit 1", "missing", "permission denied"),
         ("echo 'Cannot connect to the Docker daemon' >&2; exit 1", "missing", "Cannot connect"),
         ("echo", "missing", "names no server"),
@@ -117,7 +122,8 @@ def test_docker_s_daemon(tmp_path: Path, script: str, expected: str, said: str) 
     program(
         tmp_path,
         "docker",
-        f'[ "$1 $2 $3" = "version --format {{{{.Server.Version}}}}" ] || exit 64\n{script}',
+        '[ "$1 $2" = "version --format" ] || [ "$1 $3" = "info {{.SecurityOptions}}" ] || exit 64\n'
+        + script,
     )
     (finding,) = found(host(tmp_path), "Docker daemon")
     assert finding.status.value == expected

@@ -33,6 +33,7 @@ from autotune.load.workloads import load_workload, with_speedup
 from autotune.node.calibration import calibration_in
 from autotune.servers.command import refuse_secrets
 from autotune.servers.docker_run import asked_images
+from autotune.servers.preflight import too_few_files
 
 from ..accuracy.check import check_of
 from ..backends import Backend, backend_named
@@ -84,6 +85,9 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     _check_figures(options, model)
     backend = named or backend_named(_on_auto(options, library, hardware))
     backend.check(options, hardware)
+    # Say it before candidates are listed; a cluster's nodes have limits of their own.
+    if backend.launches and is_local(options.executor) and (problem := too_few_files()):
+        raise BadInput(problem)
     usual = backend.own_defaults()
     options = replace(options, **{n: v for n, v in usual.items() if not options.says(n)})  # type: ignore[arg-type]
     spec = StudySpec(

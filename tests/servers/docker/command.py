@@ -3,7 +3,7 @@ does.
 
 Its words and exit codes are those of the docker command 28.2 (docker/cli). `STAND_IN_DOCKER` names
 the folder of the stand-in daemon; a file ``denied`` there stands for a socket that the user may not
-open.
+open, ``rootless`` for a daemon without root.
 """
 
 from __future__ import annotations
@@ -132,6 +132,9 @@ def main(words: list[str]) -> None:
         case ["version", "--format", "{{.Server.Version}}"]:
             ask(do="list", label="")
             print("28.2.2")
+        case ["info", "--format", "{{.SecurityOptions}}"]:
+            rootless = " name=rootless" if (FOLDER / "rootless").exists() else ""
+            print(f"[name=seccomp,profile=builtin{rootless}]")
         case ["image", "inspect", "--format", "{{.Id}}", image]:
             ask(do="inspect_image", image=image)
             print("sha256:0")

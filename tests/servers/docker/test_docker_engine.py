@@ -87,6 +87,9 @@ def test_images_are_pulled_once_with_progress(engine: StandIn) -> None:
 
 def test_a_docker_that_does_not_answer(engine: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_docker() == "28.2.2"
+    (engine.folder / "rootless").touch()
+    with pytest.raises(BadInput, match=r"rootless: --network host .*--on process"):
+        check_docker()
     (engine.folder / "denied").touch()
     with pytest.raises(BadInput, match=r"permission denied.*group docker"):
         check_docker()

@@ -52,6 +52,17 @@ def words(name: str, hardware: str, command: Command, image: str | None = None) 
     return list(in_container(command, image, card, node).words)
 
 
+def test_a_proxy_and_caches_of_the_shell_go_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:word@proxy:1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", str(tmp_path / "none"))
+    argv = words("vllm", "h200", Command(("vllm", "serve", "m")))
+    assert values(argv, "--env")[-2:] == ["https_proxy", "HF_HUB_CACHE"]
+    assert f"{tmp_path}:{tmp_path}:rw" in values(argv, "--volume")
+
+
 def values(argv: list[str], option: str) -> list[str]:
     return [argv[i + 1] for i, word in enumerate(argv) if word == option]
 

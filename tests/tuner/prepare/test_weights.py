@@ -113,15 +113,14 @@ def test_a_server_s_own_cache(hub: Path, tmp_path: Path) -> None:
     assert f"not complete in {elsewhere / 'none' / 'hub'}" in refused(here(baseline=baseline))
 
 
-def test_a_container_sees_hf_home_alone(
+def test_a_container_sees_the_hub_cache_of_the_shell_and_not_its_old_name(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = prepared(replace(RUN, on="docker", engines=["vllm"]))
-    monkeypatch.setenv(
-        "HF_HUB_CACHE", str(cache(tmp_path / "seen not", V32, THREE, THREE).parents[2])
-    )
+    seen = str(cache(tmp_path / "seen", V32, THREE, THREE).parents[2])
+    monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", seen)
     assert refused(study).endswith(f"\nhf download {V32} --cache-dir={hub}")
-    cache(hub, V32, THREE, THREE)
+    monkeypatch.setenv("HF_HUB_CACHE", seen)
     check_weights(study)
 
 
