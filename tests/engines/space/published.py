@@ -10,6 +10,8 @@ Qwen3 (arXiv:2505.09388), Qwen2 (arXiv:2407.10671), gpt-oss (arXiv:2508.10925), 
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from tests.engines.space.published_qwen import (
@@ -20,6 +22,7 @@ from tests.engines.space.published_qwen import (
     QWEN3_32B,
 )
 
+_CONFIGS = json.loads(Path(__file__).with_name("published.json").read_text())
 FP8_BLOCKS = {
     "quant_method": "fp8",
     "weight_block_size": [128, 128],
@@ -86,26 +89,7 @@ INT4_EXPERTS = {
         r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
     ],
 }
-GLM_4_6: dict[str, Any] = {
-    "architectures": ["Glm4MoeForCausalLM"],
-    "model_type": "glm4_moe",
-    "num_hidden_layers": 92,
-    "hidden_size": 5120,
-    "vocab_size": 151552,
-    "num_attention_heads": 96,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 12288,
-    "moe_intermediate_size": 1536,
-    "first_k_dense_replace": 3,
-    "n_routed_experts": 160,
-    "num_experts_per_tok": 8,
-    "n_shared_experts": 1,
-    "num_nextn_predict_layers": 1,
-    "max_position_embeddings": 202752,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+GLM_4_6: dict[str, Any] = _CONFIGS["GLM_4_6"]
 GLM_4_5_AIR = {
     **GLM_4_6,
     "num_hidden_layers": 46,
@@ -161,28 +145,7 @@ GLM_5_2: dict[str, Any] = {
     "max_position_embeddings": 1048576,
     "dtype": "bfloat16",
 }
-QWEN3_30B: dict[str, Any] = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "num_hidden_layers": 48,
-    "hidden_size": 2048,
-    "vocab_size": 151936,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "use_sliding_window": False,
-    "sliding_window": None,
-    "max_window_layers": 48,
-    "max_position_embeddings": 40960,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+QWEN3_30B: dict[str, Any] = _CONFIGS["QWEN3_30B"]
 QWEN3_235B = {
     **QWEN3_30B,
     "num_hidden_layers": 94,
@@ -208,24 +171,7 @@ QWEN2_57B = {
     "max_window_layers": 28,
     "max_position_embeddings": 32768,
 }
-LLAMA_70B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 80,
-    "hidden_size": 8192,
-    "vocab_size": 128256,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "intermediate_size": 28672,
-    "max_position_embeddings": 131072,
-    "rope_scaling": {
-        "factor": 8.0,
-        "original_max_position_embeddings": 8192,
-        "rope_type": "llama3",
-    },
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+LLAMA_70B: dict[str, Any] = _CONFIGS["LLAMA_70B"]
 LLAMA_1B = {
     **LLAMA_70B,
     "num_hidden_layers": 16,
@@ -235,29 +181,7 @@ LLAMA_1B = {
     "intermediate_size": 8192,
     "tie_word_embeddings": True,
 }
-MAVERICK: dict[str, Any] = {
-    "architectures": ["Llama4ForConditionalGeneration"],
-    "model_type": "llama4",
-    "tie_word_embeddings": False,
-    "text_config": {
-        "model_type": "llama4_text",
-        "num_hidden_layers": 48,
-        "hidden_size": 5120,
-        "vocab_size": 202048,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 8192,
-        "intermediate_size_mlp": 16384,
-        "interleave_moe_layer_step": 2,
-        "num_local_experts": 128,
-        "num_experts_per_tok": 1,
-        "attention_chunk_size": 8192,
-        "max_position_embeddings": 1048576,
-        "torch_dtype": "bfloat16",
-    },
-    "vision_config": {"num_hidden_layers": 34, "hidden_size": 1408},
-}
+MAVERICK: dict[str, Any] = _CONFIGS["MAVERICK"]
 SCOUT = {
     **MAVERICK,
     "text_config": {
@@ -267,22 +191,7 @@ SCOUT = {
         "max_position_embeddings": 10485760,
     },
 }
-MIXTRAL: dict[str, Any] = {
-    "architectures": ["MixtralForCausalLM"],
-    "model_type": "mixtral",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "vocab_size": 32000,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "sliding_window": None,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+MIXTRAL: dict[str, Any] = _CONFIGS["MIXTRAL"]
 GPT_OSS: dict[str, Any] = {
     "architectures": ["GptOssForCausalLM"],
     "model_type": "gpt_oss",
@@ -316,22 +225,7 @@ GPT_OSS_20B = {
     "num_local_experts": 32,
     "layer_types": ["sliding_attention", "full_attention"] * 12,
 }
-GEMMA_27B: dict[str, Any] = {
-    "architectures": ["Gemma3ForConditionalGeneration"],
-    "model_type": "gemma3",
-    "text_config": {
-        "model_type": "gemma3_text",
-        "num_hidden_layers": 62,
-        "hidden_size": 5376,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 16,
-        "head_dim": 128,
-        "intermediate_size": 21504,
-        "sliding_window": 1024,
-        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-    },
-    "torch_dtype": "bfloat16",
-}
+GEMMA_27B: dict[str, Any] = _CONFIGS["GEMMA_27B"]
 MISTRAL_24B = {
     **LLAMA_70B,
     "architectures": ["MistralForCausalLM"],
