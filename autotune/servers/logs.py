@@ -49,7 +49,7 @@ _PREFIX = re.compile(
 )
 """Words in front of a line: process, rank, time, level and source file."""
 _EXCEPTION = re.compile(
-    r"(?<![\w.\"'(])(?:(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b|(?:[a-z_]\w*\.)+[A-Z]\w*)"
+    r"(?<![\w.\"'(])(?:(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b|(?:[a-z_]\w*\.)+(?:[A-Z]\w*|\w*error))"
     r"(?:\(\w+\))?(?::(?= |$)| *$|(?=\([\"']))"
 )
 _ERROR = re.compile(
