@@ -22,6 +22,25 @@ class Variables(Entry):
     source: str
 
 
+class Download(Entry):
+    """Files that a server of a model family downloads, unless a variable names their folder."""
+
+    family: str
+    variable: str
+    files: NonEmpty
+    url: str
+    reason: str
+    source: str
+
+
+class Place(Entry):
+    """A folder that a variable names, else a usual place."""
+
+    variable: str
+    folder: str
+    source: str
+
+
 class ServerEnvironment(Entry):
     """Schema of ``search_spaces/environment.yaml``; a name belongs to the last list that has it.
 
@@ -29,11 +48,14 @@ class ServerEnvironment(Entry):
         recorded: part of a study: each of its servers gets the recorded value.
         kept: of this machine: inherited where set, and no part of a command.
         dropped: taken from no shell.
+        places: folders of caches, by the variables that name them.
     """
 
     recorded: list[Variables]
     kept: list[Variables]
     dropped: list[Variables]
+    downloads: list[Download]
+    places: list[Place]
 
     def record(self, shell: Environment) -> dict[str, str]:
         """Return the variables of a shell that become part of a study, by name."""

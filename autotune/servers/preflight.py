@@ -7,14 +7,23 @@ ended.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
 from autotune.engines import Failure, FailureKind
-from autotune.engines.machine import Gpu, disk_free_bytes, gpus, open_file_limit, power_of
+from autotune.engines.library import server_environment
+from autotune.engines.machine import (
+    Gpu,
+    disk_free_bytes,
+    existing_folder,
+    gpus,
+    open_file_limit,
+    power_of,
+)
 
 from .processes import read_process
 from .visible import VisibleGpus, visible_gpus
@@ -39,6 +48,14 @@ def too_few_files(needed: int = OPEN_FILES) -> str:
     )
 
 
+def cache_places() -> dict[str, Path]:
+    """Return the folders in which servers of this machine keep compiled kernels, by variable."""
+    return {
+        place.variable: Path(os.path.expanduser(os.environ.get(place.variable) or place.folder))
+        for place in server_environment().places
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """State of this machine that launches need.
@@ -46,7 +63,8 @@ class Node:
     Attributes:
         gpus: reads the GPUs as they are now.
         count: a server takes so many of them, the first that the environment leaves visible.
-        disk_bytes: free at least where a launch leaves its log and its results.
+        disk_bytes: free at least where a launch leaves its log, its results and compiled kernels.
+        caches: folders of these, by the variables that name them.
         open_files: a socket for each request among them.
         settle_s: given to a driver to take back the memory of a process that has ended.
         pause: waits so many seconds between two readings of its memory.
@@ -57,6 +75,7 @@ class Node:
     count: int = 0
     disk_bytes: int = 10**9
     open_files: int = OPEN_FILES
+    caches: Mapping[str, Path] = field(default_factory=dict)
     settle_s: float = 60.0
     pause: Callable[[float], None] = time.sleep
     power: Callable[[Sequence[Gpu]], Callable[[], float | None] | None] = power_of
@@ -70,10 +89,22 @@ class Node:
         if lasting:
             return Failure(FailureKind.INFRASTRUCTURE, lasting, lasting=True)
         problems = [problem for gpu in self._used_gpus() if (problem := why_busy(gpu))]
-        if (free := disk_free_bytes(study)) < self.disk_bytes:
-            needed = f"{_gb(self.disk_bytes)} are needed for a launch; free disk space there."
-            problems.insert(0, f"Only {_gb(free)} are free in {study}, {needed}")
+        problems = [*self._full_disks(study), *problems]
         return Failure(FailureKind.INFRASTRUCTURE, " ".join(problems)) if problems else None
+
+    def _full_disks(self, study: Path) -> Iterator[str]:
+        """Describe each file system that a launch writes to and that has no room."""
+        seen = set[int]()
+        for variable, folder in {"": study, **self.caches}.items():
+            device = existing_folder(folder).stat().st_dev
+            free = disk_free_bytes(folder)
+            if device not in seen and free < self.disk_bytes:
+                where = f"{folder} ({variable})" if variable else str(folder)
+                yield (
+                    f"Only {_gb(free)} are free in {where}, {_gb(self.disk_bytes)} are needed for a "
+                    "launch; free disk space there."
+                )
+            seen.add(device)
 
     def used(self) -> Mapping[int, int]:
         """Return used memory in bytes by GPU index, if the driver reports it; the argument of

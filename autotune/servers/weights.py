@@ -19,12 +19,15 @@ from pathlib import Path
 from autotune.base import BadInput, Environment
 from autotune.engines import Command, Engine, ModelCard, ParsedCommand
 from autotune.engines.installed import InstalledEngine
+from autotune.engines.library import server_environment
 
 from .docker_run import models_folder
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".engine")
 _SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
+_TRUE = ("1", "ON", "YES", "TRUE")
+"""Values of ``HF_HUB_OFFLINE`` that huggingface_hub takes for true."""
 _POINTER_BYTES = 200  # Largest size of a git pointer file, which is no weights
 
 
@@ -48,9 +51,27 @@ def weights_problem(
     # A table that the version borrows need not know every word that was passed through.
     with suppress(BadInput):
         parsed = kind.parse(command, version)
-        return (
-            _missing_of(parsed, model, installed, contained) if kind.card.checkpoint_files else ""
-        )
+        missing = _missing_vocabulary(model, {**os.environ, **command.env})
+        if kind.card.checkpoint_files:
+            missing = _missing_of(parsed, model, installed, contained) or missing
+        return missing
+    return ""
+
+
+def _missing_vocabulary(model: ModelCard, environment: Environment) -> str:
+    """Describe the files that a server would download where it cannot, or would not find."""
+    for needed in server_environment().downloads:
+        named = environment.get(needed.variable)
+        offline = environment.get("HF_HUB_OFFLINE", "").upper() in _TRUE
+        lacking = [name for name in needed.files if not Path(named or "", name).is_file()]
+        if needed.family == model.family and lacking and (named or offline):
+            where = (
+                f"{needed.variable}={named}" if named else f"a machine without {needed.variable}"
+            )
+            return (
+                f"{where} lacks {', '.join(lacking)}, {needed.reason}; put the files of {needed.url} "
+                f"into a folder, and name it by {needed.variable}"
+            )
     return ""
 
 

@@ -74,9 +74,11 @@ def test_only_the_gpus_that_are_used_must_be_idle(
 
 
 def test_disk_and_open_files(tmp_path: Path) -> None:
-    small = Node(disk_bytes=10**18).unfit(tmp_path)
+    caches = {"VLLM_CACHE_ROOT": Path("/dev/shm/none")}
+    small = Node(disk_bytes=10**18, caches=caches).unfit(tmp_path)
     assert small is not None
-    assert "are free in" in small.message
+    assert f"are free in {tmp_path}, " in small.message
+    assert "are free in /dev/shm/none (VLLM_CACHE_ROOT)" in small.message
     assert not small.lasting, "somebody may make room in the meantime"
     few = Node(open_files=10**9).unfit(tmp_path)
     assert few is not None

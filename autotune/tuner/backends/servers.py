@@ -81,7 +81,7 @@ from autotune.servers.docker_run import (
 )
 from autotune.servers.logs import read_head, remarks_in
 from autotune.servers.ports import NoFreePort
-from autotune.servers.preflight import Node
+from autotune.servers.preflight import Node, cache_places
 from autotune.servers.process import ProcessLauncher
 from autotune.servers.server import ExternalServer, Server, connect
 from autotune.servers.weights import weights_problem
@@ -542,8 +542,10 @@ def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | No
 
 def node_of(spec: StudySpec) -> Node:
     """Return a study's requirements on this machine: its GPUs only if launches use them."""
-    on_gpus = backend_of(spec).on_gpus and spec.hardware.vendor != "cpu"
-    return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
+    backend = backend_of(spec)
+    on_gpus = backend.on_gpus and spec.hardware.vendor != "cpu"
+    caches = {} if backend.contained or not backend.on_gpus else cache_places()
+    return Node(count=spec.gpus, caches=caches) if on_gpus else Node(gpus=tuple, caches=caches)
 
 
 class ServerBackend(Backend):

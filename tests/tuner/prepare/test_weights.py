@@ -236,3 +236,19 @@ def test_a_study_without_its_weights_does_not_begin(
     assert (done.code, done.out) == (2, "")
     assert done.err.endswith(f"; fetch them there first:\n{vllm.parent / 'hf'} download {V32}\n")
     assert not home.exists()
+
+
+def test_gpt_oss_needs_its_vocabulary_where_it_cannot_be_fetched(
+    tmp_path: Path, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache(hub, SMALL, THREE, THREE)
+    study = here(model=SMALL)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    check_weights(study)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "a machine without TIKTOKEN_ENCODINGS_BASE lacks o200k_base" in refused(study)
+    monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", str(tmp_path))
+    (tmp_path / "o200k_base.tiktoken").touch()
+    assert f"TIKTOKEN_ENCODINGS_BASE={tmp_path} lacks cl100k_base.tiktoken" in refused(study)
+    (tmp_path / "cl100k_base.tiktoken").touch()
+    check_weights(study)
