@@ -235,6 +235,14 @@ def test_an_error_in_the_stream_is_told_in_the_servers_words():
     assert (outcome.kind, outcome.message) == (OutcomeKind.SERVER_ERROR, "engine died")
 
 
+def test_an_answer_that_the_engine_aborts_has_failed_although_its_stream_ends_well():
+    """As vLLM 0.32 closes streams when its engine process gets SIGTERM."""
+    last = b'{"choices":[{"index":0,"text":"","finish_reason":"abort"}]}'
+    outcome = record([joined([event(), b"data: " + last, b"data: [DONE]"])])[-1]
+    assert outcome.kind is OutcomeKind.SERVER_ERROR
+    assert "aborted" in outcome.message
+
+
 def test_a_very_long_event_is_taken_in_pieces():
     long = event("x" * 3_000_000) + b"\n\n"
     assert len(record([long[i : i + 65536] for i in range(0, len(long), 65536)])[0]) == 1

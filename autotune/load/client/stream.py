@@ -337,6 +337,9 @@ class EventStream:
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             return
+        # vLLM and SGLang end the streams of a server that stops so, with [DONE].
+        if choices[0].get("finish_reason") == "abort":
+            self._fail("the engine aborted the answer", OutcomeKind.SERVER_ERROR)
         self.last_ns = now_ns
         if _carries_token(choices[0], first=not self.times_ns):
             self.times_ns.append(now_ns)
