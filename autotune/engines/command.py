@@ -80,7 +80,7 @@ def replicas_of(knobs: Knobs) -> int:
     return int(knobs.get("replicas") or 1)
 
 
-def servers_of(knobs: Knobs, vendor: str) -> tuple[dict[str, str], ...]:
+def gpu_settings_of_servers(knobs: Knobs, vendor: str) -> tuple[dict[str, str], ...]:
     """Return the settings of each server of a configuration, its own GPUs; empty for a single
     server."""
     count = replicas_of(knobs)

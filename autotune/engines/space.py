@@ -54,13 +54,13 @@ class PassedThrough:
         additions = [
             addition
             for name, addition in kind.additions(scope, context)
-            if not ((name is None or name in self.pins) and self._replaces(addition))
+            if not ((name is None or name in self.pins) and self._overrides(addition))
         ]
         additions += literal_addition(self.config)
         command = kind.command_with(additions, scope, context, self.words)
         return replace(command, env={**command.env, **self.env})
 
-    def _replaces(self, addition: Addition) -> bool:
+    def _overrides(self, addition: Addition) -> bool:
         paths = {f"env.{name}" for name in addition.env}
         paths |= {f"config.{key.partition('.')[0]}" for key in addition.config}
         for word in addition.args:

@@ -86,7 +86,7 @@ class ResolvedCommand:
             return SimulatedOutcome(failure=self.failure)
         return simulate(self.setup, workload, seed, slos)
 
-    def changed_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
+    def non_default_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
         """Return the knobs that differ from the defaults of the engine's version, some of them
         `fixed`."""
         knobs = self.effective.knobs
@@ -182,7 +182,7 @@ def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[
     written."""
     if outcome.failure is not None and outcome.memory is None:
         return []  # There is no figure.
-    read, changed = knobs_modelled(resolved, outcome), resolved.changed_knobs()
+    read, changed = knobs_modelled(resolved, outcome), resolved.non_default_knobs()
 
     def unseen(knobs: frozenset[str]) -> bool:
         # Without a complete simulation the knobs that would be read are unknown.
@@ -280,7 +280,7 @@ def prediction(
     unseen = list(sure.pop("unseen"))
     read = knobs_modelled(resolved, outcome)
     if read is not None:
-        unseen += [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
+        unseen += [f"knob {name}" for name in resolved.non_default_knobs() if name not in read]
     configuration = resolved.effective
     return {
         **Rent(gpus_of(configuration, resolved.context.gpus)).derived(outcome.metrics),

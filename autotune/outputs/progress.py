@@ -282,7 +282,7 @@ class Progress:
     def _best_line(self, history: History) -> str:
         if (best := leader(history)) is not None:
             return f"best {_level(history, best)}"
-        limited = history.measured and self._spec.slos
+        limited = history.measured_scores and self._spec.slos
         return f"no {'configuration meets the limits' if limited else 'complete launch'} so far"
 
     def resumed(self, launches: Sequence[Launch]) -> None:

@@ -95,7 +95,7 @@ def _missing_of(
     if path.is_dir():
         ids = [name for name in (model.id, *model.aliases) if MODEL_ID.fullmatch(name)]
         named = next((name for name in ids if not Path(name).exists()), "")
-        return _lacking([path], path, model, named, [*fetch, named, f"--local-dir={path}"])
+        return _describe_missing([path], path, model, named, [*fetch, named, f"--local-dir={path}"])
     if path.exists() or not MODEL_ID.fullmatch(model_name) or (place and contained):
         return ""
     if contained:
@@ -109,10 +109,10 @@ def _missing_of(
     options = [] if hub == hub_folder(os.environ) else [f"--cache-dir={hub}"]
     options += [f"--revision={revision}"] if revision else []
     folders = snapshots(hub, model_name, revision or "main")
-    return _lacking(folders, hub, model, model_name, [*fetch, model_name, *options])
+    return _describe_missing(folders, hub, model, model_name, [*fetch, model_name, *options])
 
 
-def _lacking(
+def _describe_missing(
     folders: list[Path], place: Path, model: ModelCard, model_id: str, fetch: list[str]
 ) -> str:
     """Describe what the most complete of a model's folders lacks."""

@@ -336,7 +336,7 @@ def _plain(row: Foreseen) -> dict[str, object]:
         "odds": row.odds,
         "refused": row.refused,
     }
-    knobs = row.point.resolved.changed_knobs()
+    knobs = row.point.resolved.non_default_knobs()
     errors = {metric: round(math.exp(row.log_error(metric)), 3) for metric in METRICS}
     measured = {metric: row.point.metrics.get(metric) for metric in METRICS}
     return {**about, "knobs": knobs, "ratio": errors, "measured": measured}

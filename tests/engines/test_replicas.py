@@ -13,7 +13,13 @@ import pytest
 
 from autotune.base.errors import NothingFeasible
 from autotune.cli.prediction import simulate
-from autotune.engines.command import Command, Configuration, Scalar, gpus_of, servers_of
+from autotune.engines.command import (
+    Command,
+    Configuration,
+    Scalar,
+    gpus_of,
+    gpu_settings_of_servers,
+)
 from autotune.engines.context import Context
 from autotune.engines.enumeration import enumerate_engine
 from autotune.engines.library import Library
@@ -97,7 +103,7 @@ def test_a_command_of_several_servers_is_read_back(name: str, hardware: str, var
 def test_the_shell_s_form_starts_each_on_its_gpus_and_a_port_of_its_own() -> None:
     """The command printed is run by a shell, with a program that says how it was started."""
     report = 'echo "$CUDA_VISIBLE_DEVICES $*"'
-    servers = servers_of({"replicas": 2, "tensor_parallel": 2}, "nvidia")
+    servers = gpu_settings_of_servers({"replicas": 2, "tensor_parallel": 2}, "nvidia")
     command = Command(("bash", "-c", report, "serve", "a b"), {"X": "$y"}, servers=servers)
     done = subprocess.run(["sh", "-c", command.shell()], capture_output=True, text=True, check=True)
     assert sorted(done.stdout.splitlines()) == ["0,1 a b --port 8000", "2,3 a b --port 8002"]

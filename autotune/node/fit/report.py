@@ -108,7 +108,7 @@ def layout(resolved: ResolvedCommand) -> str:
             sizes.append(f"{short}{size}")
     rest = [
         f"{name}={value}"
-        for name, value in resolved.changed_knobs(_SIZES).items()
+        for name, value in resolved.non_default_knobs(_SIZES).items()
         if name not in _SIZES
     ]
     return " ".join([*sizes, *rest])

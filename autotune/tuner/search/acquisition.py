@@ -267,7 +267,7 @@ def shortlist(
     chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
     named = (*history.candidates.defaults, *history.candidates.starts)
     chosen = np.union1d(chosen, ints(named))
-    if history.measured:
+    if history.measured_scores:
         known = np.unique(history.observed.positions)
         leaders = known[descending(posterior.mean(known))[:_LEADERS]]
         chosen = np.union1d(chosen, neighbours(kernels, leaders))

@@ -299,7 +299,7 @@ class History:
     @property
     def observed(self) -> Observations:
         """Return the scores from which the model learns."""
-        return Observations(self.measured, self.screening.ranked)
+        return Observations(self.measured_scores, self.screening.ranked)
 
     @cached_property
     def incumbents(self) -> list[int]:
@@ -333,7 +333,7 @@ class History:
         )
 
     @cached_property
-    def measured(self) -> tuple[tuple[int, float], ...]:
+    def measured_scores(self) -> tuple[tuple[int, float], ...]:
         """Return position and score of every measured launch, as on the search's prompts."""
         scores = self._search_scores
         return tuple((e.position, scores[e.number]) for e in self.entries if e.measured)

@@ -116,7 +116,7 @@ class Plan:
     ) -> Decision:
         """Decide as `next`, except the place of a launch that may run anywhere."""
         if len(history) >= budget:
-            return Wait() if history.pending else Stop(self._ending(history))
+            return Wait() if history.pending else Stop(self._reason_to_end(history))
         if named and not places:
             return Wait()
         if (cause := _cause_of_all(history)) is not None:
@@ -209,7 +209,7 @@ class Plan:
             return Wait()
         finalist = self._finalist(history, searched)
         if finalist is None:
-            return Wait() if history.pending else Stop(self._ending(history))
+            return Wait() if history.pending else Stop(self._reason_to_end(history))
         left = capacity(history) - len(history)
         if self._open(history, finalist):
             if not history.scores(history.baseline):
@@ -219,7 +219,7 @@ class Plan:
         if history.pending and not places:
             return Wait()
         return self._after_win(history, left, places) or (
-            Wait() if history.pending else Stop(self._ending(history))
+            Wait() if history.pending else Stop(self._reason_to_end(history))
         )
 
     def _finalist(self, history: History, searched: History) -> int | None:
@@ -282,7 +282,7 @@ class Plan:
             else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
         )
 
-    def _ending(self, history: History) -> str:
+    def _reason_to_end(self, history: History) -> str:
         searched = history.before_finals()
         tried = any(p != history.baseline for p in searched.by_position)
         none = tried and not searched.challengers

@@ -62,7 +62,9 @@ def test_how_heavy_the_finals_prompts_are_changes_nothing(level: float, seed: in
     assert other.spread.sd == pytest.approx(plain.spread.sd)
     # What the model is told is on one level, so that it takes the finals' prompts for no property
     # of a command.
-    assert [s for _, s in other.measured] == pytest.approx([s for _, s in plain.measured])
+    assert [s for _, s in other.measured_scores] == pytest.approx(
+        [s for _, s in plain.measured_scores]
+    )
 
 
 def test_a_gain_that_only_the_search_s_prompts_gave_is_not_recommended() -> None:

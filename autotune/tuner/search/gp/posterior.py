@@ -470,12 +470,12 @@ class Posterior:
         size = max(1, _BLOCK // (sets * max(1, len(self._y))))
         for begin, end in pairwise([*range(0, len(chosen), size), len(chosen)]):
             block = chosen[begin:end]
-            means[:, begin:end], white = self._conditioned(block)
+            means[:, begin:end], white = self._means_and_reductions(block)
             own = self._own_variance(block) - np.einsum("sij,sij->sj", white, white)
             sds[:, begin:end] = np.sqrt(np.maximum(own, 1e-10))
         return [(float(w), mean, sd) for w, mean, sd in zip(self.weights, means, sds, strict=True)]
 
-    def _conditioned(self, rows: Ints) -> tuple[Floats, Floats]:
+    def _means_and_reductions(self, rows: Ints) -> tuple[Floats, Floats]:
         """Return means of candidates, and the variance reduction by launches, shape ``(sets,
         launches, rows)``."""
         h = self._hyper
@@ -515,7 +515,7 @@ class Posterior:
         """Return by how much a candidate's true score is above those of others: a part per
         sample."""
         rows = ints([leader, *others])
-        means, white = self._conditioned(rows)
+        means, white = self._means_and_reductions(rows)
         joint = self._tables(rows, rows).covariance(self._hyper) - np.einsum(
             "sni,snj->sij", white, white
         )
