@@ -185,6 +185,7 @@ def test_only_ids_that_are_written_nearly_so_are_suggested(
     assert {known for known in Library().models if known in str(told.value)} == set(near)
 
 
+@pytest.mark.e2e
 def test_a_hub_that_does_not_answer_is_waited_for_ten_seconds(alone: pytest.MonkeyPatch) -> None:
     with serving(Hub(delay_s=WITHIN_S / 2 + 1)) as hub:
         alone.setenv("HF_ENDPOINT", hub.url)

@@ -83,6 +83,7 @@ def test_a_setting_s_interval_is_above_half_a_percent_where_its_odds_are_above_9
         assert (high < 0.5) == (row.odds < 0.025) or high == pytest.approx(0.5, abs=1e-4)
 
 
+@pytest.mark.e2e
 def test_odds_are_frequencies_in_small_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the benchmark's settings with such odds so many truly add more than 0.5 %, within three
     deviations."""

@@ -49,12 +49,19 @@ def finish(folder: Path) -> tuple[list[Launch], str]:
     return launches, recommend(SPEC, CANDIDATES, launches, (), study.stop_reason).model_dump_json()
 
 
+@pytest.fixture(scope="module")
+def reopened(undisturbed: Path) -> tuple[list[Launch], str]:
+    return finish(undisturbed)
+
+
 @settings(max_examples=10, deadline=None)
 @given(rows=st.floats(0, 1), journal=st.floats(0, 1))
-def test_both_files_cut_anywhere(undisturbed: Path, rows: float, journal: float) -> None:
+def test_both_files_cut_anywhere(
+    undisturbed: Path, reopened: tuple[list[Launch], str], rows: float, journal: float
+) -> None:
     """Nothing is lost but the torn line, nothing is launched twice, the recommendation is the
     same."""
-    expected, recommendation = finish(undisturbed)
+    expected, recommendation = reopened
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, share in (("results.jsonl", rows), ("optuna.journal", journal)):
@@ -109,9 +116,11 @@ def test_a_launch_that_is_added_behind_a_torn_line_can_be_read(
 
 @settings(max_examples=6, deadline=None)
 @given(kills=st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=6))
-def test_killed_between_any_two_calls(undisturbed: Path, kills: list[tuple[int, bool]]) -> None:
+def test_killed_between_any_two_calls(
+    reopened: tuple[list[Launch], str], kills: list[tuple[int, bool]]
+) -> None:
     """Closed after some launches, half the time with a trial asked and never told."""
-    expected, recommendation = finish(undisturbed)
+    expected, recommendation = reopened
     with tempfile.TemporaryDirectory() as name:
         for count, in_flight in kills:
             study = opened(Path(name), SPEC, CANDIDATES)
