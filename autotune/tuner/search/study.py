@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,9 @@ class Study:
         before it.
         """
         rows = {launch.number: launch for launch in self._results.launches}
+        # Without the rows before it, an unfinished trial is decided again: rows were lost.
+        gap = next(number for number in count() if number not in rows and number not in begun)
+        begun = {number: step for number, step in begun.items() if number < gap}
         for number in range(max([*rows, *begun], default=-1) + 1):
             if number in rows:
                 self._journal.add(rows[number])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -56,6 +56,7 @@ def reopened(undisturbed: Path) -> tuple[list[Launch], str]:
 
 @settings(max_examples=10, deadline=None)
 @given(rows=st.floats(0, 1), journal=st.floats(0, 1))
+@example(rows=0.0, journal=0.5)
 def test_both_files_cut_anywhere(
     undisturbed: Path, reopened: tuple[list[Launch], str], rows: float, journal: float
 ) -> None:
