@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from autotune.base import BadInput, Evidence, redact
 from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine
-from autotune.engines.command import PORT, gpus_of_a_server, reference_in, servers_of
+from autotune.engines.command import PORT, gpu_settings_of_servers, gpus_of_a_server, reference_in
 from autotune.engines.entry import in_range
 from autotune.engines.kept import given_options, missing_files
 from autotune.load.metrics import readable
@@ -288,7 +288,9 @@ class Winner:
     @property
     def fleet(self) -> Fleet:
         return Fleet(
-            self.gpus, self.port, servers_of(self.choice.config, self.spec.hardware.vendor)
+            self.gpus,
+            self.port,
+            gpu_settings_of_servers(self.choice.config, self.spec.hardware.vendor),
         )
 
     @property
