@@ -118,7 +118,7 @@ MODES: dict[str, tuple[str, ...]] = {
         "replicas",
         "replicas_of",
         "servers",
-        "servers_of",
+        "gpu_settings_of_servers",
     ),
     "unseen prompts": (
         "FACTS",
