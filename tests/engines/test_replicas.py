@@ -17,8 +17,8 @@ from autotune.engines.command import (
     Command,
     Configuration,
     Scalar,
-    gpus_of,
     gpu_settings_of_servers,
+    gpus_of,
 )
 from autotune.engines.context import Context
 from autotune.engines.enumeration import enumerate_engine
