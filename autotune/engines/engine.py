@@ -25,7 +25,7 @@ from packaging.version import InvalidVersion, Version
 from autotune.base import BadInput, MalformedFile, RefusedCommand
 
 from .cards import EngineExtras, ModelCard
-from .command import Command, Configuration, Knobs, Scalar, Words, servers_of
+from .command import Command, Configuration, Knobs, Scalar, Words, gpu_settings_of_servers
 from .context import Context, default_of
 from .entry import first_for, spaces_root
 from .expression import Namespace, Scope, evaluate, fill, fill_value, names, template_names
@@ -481,7 +481,9 @@ class Engine:
         """Return the command that serves the model with some additions."""
         flag = self.card.model_flag
         model = [context.model.id] if flag is None else [flag, context.model.id]
-        bare = Command((*self.program, *model), servers=servers_of(scope, context.hardware.vendor))
+        bare = Command(
+            (*self.program, *model), servers=gpu_settings_of_servers(scope, context.hardware.vendor)
+        )
         command = self._added(bare, additions, scope, context.version)
         return replace(command, argv=(*command.argv, *passthrough))
 
