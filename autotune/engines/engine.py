@@ -569,7 +569,7 @@ class Engine:
         if arguments is None:
             raise BadInput(f"not a {self.card.title} command: {' '.join(command.argv)}")
         parser = self._parser(version)
-        given, unknown = parser.parse(self.preprocess_arguments(arguments, version, command))
+        given, unknown = parser.parse(self.prepare(arguments, version, command))
         values = parser.values(given)
         model = given.get("model_tag") or values.get(name_of(self.card.model_flag or "--model"))
         if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
@@ -590,7 +590,7 @@ class Engine:
         """Parse some prepared arguments; returns the given options by destination."""
         return self._parser(version).parse(words)[0]
 
-    def preprocess_arguments(self, arguments: Words, version: str, command: Command) -> Words:
+    def prepare(self, arguments: Words, version: str, command: Command) -> Words:
         """Rewrite the arguments as the engine does before it parses them."""
         return arguments
 

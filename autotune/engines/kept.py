@@ -133,7 +133,7 @@ def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOpt
     version = context.version
     parsed = kind.parse(command, version)
     read = frozenset[str]().union(*readings(kind, version).values())
-    arguments = kind.preprocess_arguments(kind.arguments(command.argv) or (), version, command)
+    arguments = kind.prepare(kind.arguments(command.argv) or (), version, command)
     elsewhere = [
         kind.card.model_flag or "--model",
         *(str(case.value) for case in kind.card.config_flag),

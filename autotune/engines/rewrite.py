@@ -175,7 +175,7 @@ class _Before:
     def __init__(self, kind: Engine, command: Command, old: Context, new: Context) -> None:
         self._kind, self._command, self._old, self._new = kind, command, old, new
         words, flags = kind.arguments(command.argv) or (), kind.table(old.version).flags
-        prepared = kind.preprocess_arguments(words, old.version, command)
+        prepared = kind.prepare(words, old.version, command)
         self._words = [_in_full(word, flags) for word in prepared]
         self._options = list(split_options(kind, self._words, old.version))
         parsed = kind.parse(command, old.version)

@@ -11,6 +11,6 @@ class SGLang(Engine):
 
     flags_in_file = ">=0.5.8"  # https://github.com/sgl-project/sglang/pull/16638
 
-    def preprocess_arguments(self, arguments: Words, version: str, command: Command) -> Words:
+    def prepare(self, arguments: Words, version: str, command: Command) -> Words:
         """Insert the options of a ``--config`` file before the given ones."""
         return expand_file(arguments, command.files, 0)

@@ -25,7 +25,7 @@ class VLLM(Engine):
 
     hyphens = True
 
-    def preprocess_arguments(self, arguments: Words, version: str, command: Command) -> Words:
+    def prepare(self, arguments: Words, version: str, command: Command) -> Words:
         """Expand the shorthands; dotted keys become one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0
         expanded = expand_file(arguments, command.files, positional)

@@ -156,7 +156,7 @@ def image_notes(winner: Winner) -> list[str]:
     version, words = winner.parser_version, kind.arguments(choice.engine_argv) or ()
     with suppress(BadInput):
         command = Command(tuple(words), {}, choice.files)
-        options = given_options(kind, kind.preprocess_arguments(words, version, command), version)
+        options = given_options(kind, kind.prepare(words, version, command), version)
         if lost := missing_files(kind.card, options):
             missing = ", ".join(lost)
             notes.append(f"not in the container, as it is not on this machine: {missing}")

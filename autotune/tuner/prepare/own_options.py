@@ -91,9 +91,7 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
     text = spec.engine_args.get(kind.name, "")
     env, words = settings_in_front(shlex.split(text))
     try:
-        asked = given_options(
-            kind, kind.preprocess_arguments(words, version, Command(tuple(words))), version
-        )
+        asked = given_options(kind, kind.prepare(words, version, Command(tuple(words))), version)
         asked += [OwnOption((name,), env={name: value}) for name, value in env.items()]
         command, notes = with_engine_args(kind, typed, asked, version)
     except BadInput as error:
