@@ -18,7 +18,7 @@ from autotune.engines.entry import in_range
 from autotune.engines.expression import evaluate
 from autotune.engines.failure import FailureKind
 from autotune.engines.report_back import compare, parse_reported
-from autotune.tuner.backends.servers import read_source
+from autotune.tuner.backends.read_back import read_source
 from autotune.tuner.prepare.predicted_memory import HOPELESS, MemoryPlans, own_share
 from tests.real_engines.cases import Case
 

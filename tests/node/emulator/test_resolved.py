@@ -18,7 +18,7 @@ from autotune.engines.report_back import parse_reported
 from autotune.node.emulator.completions import resolved_arguments
 from autotune.node.emulator.launch import Emulation, prepare_launch
 from autotune.node.emulator.process import Log, start
-from autotune.tuner.backends.servers import read_source
+from autotune.tuner.backends.read_back import read_source
 
 LIBRARY = Library()
 PLACES = [

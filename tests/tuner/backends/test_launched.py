@@ -21,7 +21,8 @@ from autotune.engines.registry import engine
 from autotune.load.metrics.formulas import Slo
 from autotune.servers import ShutdownTimeouts, StartupTimeouts
 from autotune.servers.watchdog import END_BYTES
-from autotune.tuner.backends.servers import ReportedSettings, ServerEvaluator, compare_reported
+from autotune.tuner.backends.read_back import ReportedSettings, compare_reported
+from autotune.tuner.backends.servers import ServerEvaluator
 from autotune.tuner.study.spec import EngineChoice, StudySpec
 from autotune.tuner.trial import Role, State, Trial
 from tests.processes import alive, until

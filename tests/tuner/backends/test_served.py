@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.engines.library import Library
-from autotune.tuner.backends.servers import kv_cache_tokens
+from autotune.tuner.backends.read_back import kv_cache_tokens
 
 LIBRARY = Library()
 

@@ -1,0 +1,151 @@
+"""The settings of a ready server are read back and kept beside its log, as far as it reports them.
+
+An engine that reports nothing, or in an unknown form, is no failure; its configuration is then taken
+as requested.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from autotune.base import redact, write_atomically
+from autotune.engines import Context, Engine, EngineCard
+from autotune.engines.command import Resolved
+from autotune.engines.promises import admitted
+from autotune.engines.report_back import compare, parse_reported, settings
+from autotune.engines.serving import ResolvedSource
+from autotune.load.client.target import Target
+from autotune.load.server_client import ServerClient
+from autotune.servers.logs import read_head, remarks_in
+from autotune.servers.server import Server
+
+from ..study.home import make_trial_folder
+from ..trial import Trial
+
+FILE_NAME = "resolved.json"
+ANSWER_S = 60.0
+"""Seconds for a server to report its arguments: vLLM collects facts of its machine for that
+answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedSettings:
+    """Settings reported by one source of an engine, and their origin in words."""
+
+    name: str
+    origin: str
+    settings: Mapping[str, Any]
+
+
+def read_back(
+    server: Server, engine: Engine, trial: Trial, context: Context, folder: Path
+) -> tuple[Resolved | None, dict[str, Any]]:
+    """Query a ready server for its resolved arguments; compare and store them, see
+    `compare_reported`.
+
+    Also returns the fields of a result about the requests that the server takes, and what it
+    remarks, by its log and its context.
+    """
+    log = read_head(server.log, server.log_offset) if server.log is not None else ""
+    reported = reported_by(server, engine.card, trial.engine_version, log)
+    resolved = compare_reported(engine, trial, context, reported, folder, server.secrets)
+    tokens = kv_cache_tokens(engine.card, log, trial.engine_version)
+    asked = trial.configuration
+    ran = asked if resolved is None else resolved.applied_to(asked)
+    longest = None if tokens is None else min(tokens, admitted(ran, context))
+    return resolved, {
+        "kv_cache_tokens": tokens,
+        "longest_request_tokens": longest,
+        "odds_of_starting": 1.0,
+        "remarks": remarks_in(log),
+    }
+
+
+def reported_by(
+    server: Server, card: EngineCard, version: str, log: str = ""
+) -> list[ReportedSettings]:
+    """Return what a ready server and its log report; of the sources of one name the first that
+    reports something."""
+    reported: dict[str, ReportedSettings] = {}
+    with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
+        document_at = cache(client.get_json)
+        for source in card.resolved:
+            if source.name in reported or not source.is_for(version):
+                continue
+            answer = read_source(source, document_at(source.path) if source.path else log)
+            if answer is not None and answer.settings:
+                reported[source.name] = answer
+    return list(reported.values())
+
+
+def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
+    """Return the least KV cache of a replica, in tokens, in a log; None for none."""
+    for one in card.kv_cache_tokens:
+        matches = re.finditer(one.pattern or "", log) if one.is_for(version) else ()
+        counts = [int(match[1].replace(",", "")) for match in matches]
+        if counts:
+            return min(counts)
+    return None
+
+
+def compare_reported(
+    engine: Engine,
+    trial: Trial,
+    context: Context,
+    sources: Sequence[ReportedSettings],
+    folder: Path,
+    secrets: Collection[str] = (),
+) -> Resolved | None:
+    """Compare reported with requested knobs, and store both in the trial's folder, masked; None for
+    no knob."""
+    requested = trial.configuration
+    if not sources or not requested.knobs.keys() >= engine.card.knobs.keys():
+        return None
+    told_knobs, ran = parse_reported(
+        engine, requested, context, {source.name: source.settings for source in sources}
+    )
+    resolved = replace(
+        compare(engine, requested, context, trial.command, ran),
+        source=" and ".join(dict.fromkeys(source.origin for source in sources)),
+    )
+    # A server of somebody else's knows nothing of the command.
+    all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
+    document = {
+        "engine": requested.engine,
+        "engine_version": trial.engine_version,
+        **asdict(resolved),
+        "asked_fingerprint": requested.fingerprint,
+        "told": told_knobs,
+        "config": dict(ran.knobs),
+        "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
+    }
+    make_trial_folder(folder)
+    write_atomically(
+        folder / FILE_NAME,
+        json.dumps(redact.document(document, all_secrets), indent=1, default=str) + "\n",
+    )
+    return resolved if told_knobs else None
+
+
+def read_source(source: ResolvedSource, content: Any) -> ReportedSettings | None:
+    """Read a source in the answer of its path, or without a path in a log; None if it is
+    missing."""
+    if source.path is not None:
+        for key in filter(None, source.key.split(".")):
+            content = content.get(key) if isinstance(content, dict) else None
+        if not isinstance(content, dict):
+            return None
+        return ReportedSettings(source.name, f"GET {source.path}", content)
+    match = re.search(source.pattern or "", content)
+    if match is None:
+        return None
+    groups = {name: value for name, value in match.groupdict().items() if value is not None}
+    if "settings" in groups:
+        groups = settings(groups["settings"])
+    return ReportedSettings(source.name, "the startup log", groups)
