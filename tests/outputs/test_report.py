@@ -9,7 +9,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -193,6 +193,7 @@ def test_a_command_in_a_sentence_is_code(tmp_path: Path) -> None:
 
 
 @given(st.text(alphabet="a_*<\\` \n", max_size=30))
+@example("`<```\\<`")
 def test_prose_shows_every_sign_but_the_ticks_around_code(shown: str) -> None:
     html = MarkdownIt("commonmark", {"html": False}).renderInline(prose(f"x{shown}x"))
     plain = unescape(re.sub("</?code>", "", html))

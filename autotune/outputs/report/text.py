@@ -65,9 +65,12 @@ def escape(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Escape as `escape`, and format what stands between backticks as code."""
+    """Escape as `escape`, and format what stands between two single backticks as code."""
     return re.sub(
-        r"\\`(.+?)\\`", lambda found: code(re.sub(r"\\(.)", r"\1", found[1])), escape(text)
+        # A run of several backticks neither begins nor ends the code.
+        r"(?<!`)\\`([^`]+)\\`(?!\\`)",
+        lambda found: code(re.sub(r"\\(.)", r"\1", found[1])),
+        escape(text),
     )
 
 
