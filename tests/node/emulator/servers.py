@@ -8,8 +8,8 @@ import re
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx
@@ -51,12 +51,16 @@ class EmulatedServer:
 
     process: Process
     url: str
-    err: list[str] = field(default_factory=list)
+    err: list[str]
+    clients: ExitStack
 
-    def openai(self) -> OpenAI:
+    def openai(self, api_key: str = "none") -> OpenAI:
+        """A client, closed when the server ends: after an error only the garbage collector finds
+        it."""
         from openai import OpenAI
 
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0, timeout=LIMIT_S)
+        return self.clients.enter_context(client)
 
     def post(self, path: str, **body) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=LIMIT_S, trust_env=False)
@@ -103,7 +107,8 @@ def serving(
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, f"it ended with {process.wait()}: {''.join(err)}"
-        yield EmulatedServer(process, json.loads(line)["url"], err)
+        with ExitStack() as clients:
+            yield EmulatedServer(process, json.loads(line)["url"], err, clients)
     finally:
         process.kill()
         process.wait()
