@@ -121,9 +121,9 @@ def retire_bad_node(
         raise CannotGoOn(latest.quarantine)
     ran = {one.fingerprint for one in (*earlier, *launches) if one.result.metrics}
     here = [one for one in launches if one.result.node == latest.node]
-    count = _failures_in_a_row(here, ran)
-    node_fails = count > 0
-    if not (count := count or _failures_in_a_row(launches, ran)):
+    on_node = _failures_in_a_row(here, ran)
+    count = on_node or _failures_in_a_row(launches, ran)
+    if not count:
         return
     message = latest.failure.message if latest.failure else ""
     cause = "for reasons that are not their configurations'"
@@ -133,15 +133,15 @@ def retire_bad_node(
             cause += ", though their configurations have run before"
     why = f"{count} launches in a row failed {cause}. {message}"
     # Failures on one node blame it; on several, something else.
-    if not node_fails or not executor.retire(latest.node, why):
+    if not on_node or not executor.retire(latest.node, why):
         raise CannotGoOn(why)
 
 
 def _failures_in_a_row(launches: Sequence[Launch], ran: set[str]) -> int:
-    """Return the number of latest launches whose failures in a row are not their configurations';
-    0 for none.
+    """Count the latest launches that all failed for reasons other than their configurations; 0 for
+    too few.
 
-    Two are enough of configurations that ran before.
+    Two suffice where both configurations ran before.
     """
     for count in (AFTER_RUNNING, IN_A_ROW):
         latest = launches[-count:]
