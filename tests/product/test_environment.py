@@ -14,7 +14,14 @@ from tests.product.cli import Finished, autotune, new_home, rows
 SECRET = "planted-key-of-no-known-shape"
 QUESTION = ["run", "--model", "Qwen/Qwen3-8B", "--hw", "h200", "--gpus", "1", "--engine", "vllm"]
 SMALL = [*QUESTION, "--workload", "random:64:4:32", "--launches", "1", "--on", "emulator"]
-SHELL = {"NCCL_ALGO": "Ring", "VLLM_PORT": "tcp://10.0.0.1:80", "VLLM_API_KEY": SECRET}
+SERVICES = {"VLLM_PORT_80_TCP": "tcp://10.0.0.1:80", "SGLANG_SERVICE_HOST": "10.0.0.2"}
+SHELL = {
+    "NCCL_ALGO": "Ring",
+    "VLLM_PORT": "tcp://10.0.0.1:80",
+    "SGLANG_PORT": "tcp://10.0.0.2:80",
+    "VLLM_API_KEY": SECRET,
+    **SERVICES,
+}
 
 
 def spec_of(home: Path, study: str) -> Any:
@@ -30,7 +37,8 @@ def test_a_study_keeps_the_variables_that_it_began_with(tmp_path: Path) -> None:
     home = new_home(tmp_path)
     first = done(autotune(*SMALL, "--study", "a", home=home, **SHELL))
     assert "NCCL_ALGO=Ring, VLLM_API_KEY (set)" in first.err
-    assert "VLLM_PORT=tcp://10.0.0.1:80 of this shell is left out: autotune chooses" in first.err
+    for name in ("VLLM_PORT", "SGLANG_PORT"):
+        assert f"{name}={SHELL[name]} of this shell is left out: autotune chooses" in first.err
     recorded = {"NCCL_ALGO": "Ring", "VLLM_API_KEY": "${VLLM_API_KEY}"}
     assert spec_of(home, "a")["inherited"] == recorded
     elsewhere = {**SHELL, "NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "2"}

@@ -295,7 +295,7 @@ def remaining(outcome: Recommendation) -> str:
     if not regret.left_out:
         return f"{sure} other configuration is more than {better:.1f} % better."
     return (
-        f"Open: the configurations of {named(regret.left_out)}, which failed without an "
+        f"Open: the speed of {named(regret.left_out)}, which failed without an "
         f"explanation. {sure} further configuration is more than {better:.1f} % better."
     )
 

@@ -450,10 +450,11 @@ class History:
 
     @property
     def latest_crashes(self) -> Sequence[Entry]:
-        """Return the equal crashes without an explanation that ended the study so far, in a row."""
+        """Return the last of each of the equal crashes without an explanation, in a row, that ended
+        the study so far, or the launches of a node."""
         done = [e for e in self.entries if not e.pending]
-        runs = _equal_crashes(done)
-        return runs[-1] if runs and runs[-1][-1] is done[-1] else ()
+        latest = {"": done[-1:], **{e.node: [e] for e in done}}
+        return [run[-1] for run in _equal_crashes(done) if [run[-1]] in latest.values()]
 
     @property
     def retryable(self) -> Sequence[Entry]:
@@ -635,12 +636,18 @@ def _entry_of(
 
 
 def _equal_crashes(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
-    """Return the runs of launches in a row that failed with the same words, which nothing explains:
-    `IN_A_ROW`, or `AFTER_RUNNING` of configurations that ran before."""
+    """Return the runs of launches in a row, of the study or of a node, that failed with the same
+    words, which nothing explains: `IN_A_ROW`, or `AFTER_RUNNING` of configurations that ran
+    before."""
+    rows = [
+        entries,
+        *([e for e in entries if e.node == node] for node in {e.node for e in entries}),
+    ]
     runs = (
         list(run)
+        for row in rows
         for cause, run in groupby(
-            entries, lambda e: without_numbers(e.cause) if e.broke and e.unexplained else ""
+            row, lambda e: without_numbers(e.cause) if e.broke and e.unexplained else ""
         )
         if cause
     )

@@ -376,7 +376,7 @@ def _retried(history: History, places: Sequence[str]) -> Step | None:
     dead = [
         e
         for e in history.retryable
-        if e.role not in BASELINE_ROLES and (e.external or e in history.latest_crashes[-1:])
+        if e.role not in BASELINE_ROLES and (e.external or e in history.latest_crashes)
     ]
     return next((Step(e.role, e.position, e.node if e.node in places else "") for e in dead), None)
 

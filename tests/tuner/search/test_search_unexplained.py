@@ -2,6 +2,7 @@
 them."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from autotune.tuner.search.study import Study
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.results import launch_of, row_of
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, State, Trial, TrialResult
+from autotune.tuner.trial import IN_A_ROW, Launch, Role, State, Trial, TrialResult
 from tests.tuner.search.search_landscapes import evaluate, make_spec, opened, ridge, small
 
 SMALL = small()
@@ -199,3 +200,35 @@ def test_a_leader_that_crashes_twice_alike_in_a_bad_hour_still_wins(study_of: Op
     assert outcome.verdict is Verdict.BETTER
     assert outcome.recommended is not None
     assert outcome.recommended.fingerprint == made[crashes[0]].fingerprint
+
+
+@pytest.mark.parametrize("runs_elsewhere", [True, False])
+def test_equal_crashes_in_a_row_on_one_node_are_its_own_if_one_of_them_runs_elsewhere(
+    study_of: Opens, runs_elsewhere: bool
+) -> None:
+    """Launches of node `a`, among which those of node `b` run."""
+    spec = make_spec(launches=24, noise=0.02)
+    study = study_of(spec)
+    crashed: list[Launch] = []
+    while len(crashed) < IN_A_ROW:
+        trial = study.ask(["a", "b"])
+        assert trial is not None
+        node = trial.node or "ab"[trial.number % 2]
+        launch = evaluate(spec, ridge, trial)
+        if trial.role is Role.SEARCH and node == "a":
+            crashed.append(
+                launch := Launch(trial, TrialResult(State.FAILED, Evidence.MEASURED, AT_START))
+            )
+        study.tell(Launch(trial, replace(launch.result, node=node)))
+    assert len({one.number for one in crashed}) < 1 + crashed[-1].number - crashed[0].number
+    again = study.ask(["b"])
+    assert again is not None
+    assert (again.configuration.fingerprint, again.retry is not None) == (
+        crashed[-1].fingerprint,
+        True,
+    )
+    ran = evaluate(spec, ridge, again) if runs_elsewhere else crashed[-1]
+    study.tell(Launch(again, replace(ran.result, node="b")))
+    history = study._history(study.launches)
+    broke = {p for p in range(len(SMALL)) if history.broke(p)}
+    assert len(broke) == (0 if runs_elsewhere else IN_A_ROW)
