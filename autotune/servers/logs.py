@@ -56,7 +56,7 @@ _ERROR = re.compile(
     r"\b(?:ERROR|FATAL|CRITICAL)\b|\[[EF]\]|\b[EF]\d{3,4} \d\d:|\bE \d+ \d+\]"
     r"|\b[Ee]rror ?:|\bfatal\b|\bpanic:|Segmentation fault|\bcannot create\b"
 )
-_ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals by which people, service managers and the kernel end a process that did nothing wrong."""
 # The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error
 # is no level.
@@ -203,6 +203,10 @@ class LogPatterns:
     failures: Sequence[LogPattern]
     progress: Sequence[ProgressMark] = ()
 
+    def strong(self) -> LogPatterns:
+        """Return the patterns that also count beside an error from which a server recovers."""
+        return LogPatterns([one for one in self.failures if not one.weak], self.progress)
+
 
 def patterns_of(card: EngineCard) -> LogPatterns:
     """Collect the messages of an engine's rules, its ``failures``, those of all engines, and its
@@ -273,12 +277,12 @@ def unknown_exit(
     """Describe an exit that no pattern explains; a negative `exit_code` is a signal, `title` names
     the engine.
 
-    A signal that people and machines send to end a process (`_ENDING`) is laid to them, unless the
+    A signal that people and machines send to end a process (`ENDING`) is laid to them, unless the
     log has an error: SGLang kills its own processes after any exception.
     """
     line = _error_line(read_lines(log, offset)) or last_line(log, offset)
     last_words = f"last log line: {line}" if line else "its log is empty"
-    from_outside = -exit_code in _ENDING and not _is_error(line) and not _wrappers().search(line)
+    from_outside = -exit_code in ENDING and not _is_error(line) and not _wrappers().search(line)
     hint = ", which autotune did not send" if from_outside else ""
     how = (
         f"with exit code {exit_code}"

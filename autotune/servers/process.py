@@ -8,6 +8,7 @@ import json
 import math
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from .command import (
 )
 from .locks import is_held
 from .logs import (
+    ENDING,
     Progress,
     heartbeats_of,
     known_failure,
@@ -280,20 +282,27 @@ class ProcessServer(Server):
         # A server that serves may go on without its log; one that starts can no more be understood.
         return None if self.served or self.log.exists() else self._failure_in_log()
 
-    def _failure_in_log(self) -> Failure | None:
-        """Find the cause in the log, or the reason why the server could not write it."""
-        in_log = known_failure(self.log, patterns_of(self._card), self.log_offset, self.served)
+    def _failure_in_log(self, killed: bool = False) -> Failure | None:
+        """Find the cause in the log, or the reason why the server could not write it.
+
+        An error of a request, from which a server recovers, is no cause of a `killed` one's end.
+        """
+        patterns = patterns_of(self._card)
+        if killed and self.served:
+            patterns = patterns.strong()
+        in_log = known_failure(self.log, patterns, self.log_offset, self.served)
         if in_log is None and (problem := log_problem(self.log)):
             message = f"The state of {self.title} is unknown: {problem}."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         return in_log
 
     def _explain_exit(self, code: int) -> Failure:
-        in_log = self._failure_in_log()
+        in_log = self._failure_in_log(killed=-code in ENDING)
         if in_log is not None:
             return in_log
         failure = unknown_exit(self.log, code, self.title, self.log_offset, self.served)
-        if not self._memory_kills.since:
+        # vLLM ends with 0 when the kernel has killed its engine (findings/).
+        if code not in (0, -signal.SIGKILL) or not self._memory_kills.since:
             return failure
         return out_of_main_memory(
             self.title,

@@ -389,3 +389,12 @@ def test_a_message_says_more_than_a_class_or_that_something_failed(
     failure = explain(tmp_path, "sglang", log, -9)
     assert told in failure.message
     assert "did not send" not in failure.message
+
+
+def test_an_error_of_a_request_does_not_explain_a_kill(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    error = "ValueError: Missing environment variable VLLM_X"
+    log.write_text(f"Application startup complete\n{error}\n200 OK\n")
+    patterns = patterns_of(Library().engine("vllm"))
+    assert known_failure(log, patterns, served=False) is not None
+    assert known_failure(log, patterns.strong(), served=True) is None

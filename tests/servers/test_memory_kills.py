@@ -87,3 +87,21 @@ def test_a_kill_is_the_kernels_only_where_it_counted_one(tmp_path: Path, by_kern
         assert failure.phase is Phase.SERVING
         assert failure.may_be_external
         assert "SIGKILL, which autotune did not send" in failure.message
+
+
+def test_an_error_of_its_own_is_not_laid_to_the_kernel(tmp_path: Path) -> None:
+    class Here(Counted):
+        root = tmp_path / "machine"
+
+    class Launcher(ProcessLauncher):
+        server = Here
+
+    write(Here.root, "proc/self/cgroup", V2)
+    events = write(Here.root, "sys/fs/cgroup/tuner/memory.events", "oom_kill 7\n")
+    command = stand_in("--die-after-token-s", "1")
+    with Launcher(GRACE).launch(command, tmp_path / "trial", CARD) as server:
+        assert server.wait_ready(PATIENT) is None
+        events.write_text("oom_kill 8\n")
+        failure = server.failure(within_s=20.0)
+    assert failure is not None
+    assert failure.kind is FailureKind.CRASHED
