@@ -36,7 +36,7 @@ from autotune.tuner.study.spec import StudySpec, at_once, is_local
 from autotune.tuner.trial import Launch, Role, State, Trial
 
 from .report import text
-from .report.tables import broken_slos, without_figure
+from .report.tables import again, broken_slos, without_figure
 
 
 def cost_line(
@@ -195,7 +195,7 @@ class Progress:
         trial, result, launches = launch.trial, launch.result, [*before, launch]
         history, earlier = self._history(launches), self._history(before)
         value, gain, *notes = self._outcome(launch, history)
-        notes.insert(0, described(earlier, trial.configuration))
+        notes.insert(0, f"{described(earlier, trial.configuration)}{again(trial)}")
         if result.gpu_ids or not is_local(self._spec.executor):
             notes.append(f"on {result.node}")
         best = self._best_line(history)

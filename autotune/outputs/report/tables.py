@@ -12,7 +12,7 @@ from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics, curve_of
 from autotune.tuner.search.objective import maximises, scores_of
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, State
+from autotune.tuner.trial import Launch, Role, State, Trial
 
 from . import StudyRecord, sentences, text
 
@@ -121,7 +121,7 @@ def launches(study: StudyRecord) -> list[str]:
         rows.append(
             {
                 "#": str(launch.number),
-                "Role": launch.role.value,
+                "Role": f"{launch.role.value}{again(launch.trial)}",
                 "Engine": made.engine,
                 "Knobs that differ from the reference": f"{knobs}{study.mark(made.fingerprint)}",
                 text.title(spec.objective): readable.number(value),
@@ -144,6 +144,11 @@ def launches(study: StudyRecord) -> list[str]:
             "\n".join(known),
         ]
     return parts
+
+
+def again(trial: Trial) -> str:
+    """Return a remark on another launch for a failure without an explanation; empty for others."""
+    return f" (again, after #{trial.retry.of})" if trial.retry else ""
 
 
 _RANKS_ONLY = "random weights, used for ranking only"

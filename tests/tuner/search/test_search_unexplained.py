@@ -9,7 +9,7 @@ import pytest
 
 from autotune.base.evidence import Evidence
 from autotune.engines.failure import Failure, FailureKind, Phase
-from autotune.outputs.report import sentences
+from autotune.outputs.report import sentences, tables
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.study import Study
 from autotune.tuner.study.recommendation import Recommendation, Verdict
@@ -85,6 +85,8 @@ def test_a_server_that_was_ready_and_died_is_launched_once_more_before_it_counts
     assert row_of(again)["retry"] == {"of": 1, "reason": failure.message}
     assert "retry" not in row_of(died)
     assert launch_of(row_of(again)).trial == again.trial
+    assert tables.again(again.trial) == " (again, after #1)"
+    assert tables.again(died.trial) == ""
     outcome = outcome_of(study, spec)
     assert outcome.verdict is Verdict.BETTER
     assert outcome.regret is not None
