@@ -39,11 +39,13 @@ E2E = (
     "documents/test_kinds.py",
     "product/test_faults.py",
     "product/test_side_by_side.py",
+    "product/test_user_files.py",
     "tuner/backends/test_launched.py",
     "product/test_third_party_engine.py",
     "product/test_bench.py",
     "product/test_starved_client.py",
     "product/test_real_server.py",
+    "tuner/executors/test_ray.py",
     "tuner/executors/test_ray_processes.py",
     "product/test_interrupt.py",
     "product/test_secrets.py",
@@ -71,8 +73,6 @@ E2E = (
 they stand."""
 
 LONG = (
-    "product/test_user_files.py",
-    "tuner/executors/test_ray.py",
     "product/test_main_job.py",
     "product/test_real_path.py",
     "servers/test_process.py",

@@ -24,6 +24,14 @@ SHELL = {
 }
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two candidates, where it is not about them: to enumerate all takes seconds."""
+    path = tmp_path_factory.mktemp("few") / "space.yaml"
+    path.write_text("narrow: {vllm: {search: {max_running_requests: [128, 256]}}}\n")
+    return ["--space", str(path)]
+
+
 def spec_of(home: Path, study: str) -> Any:
     return yaml.safe_load((home / "studies" / study / "study.yaml").read_text())
 
@@ -33,9 +41,9 @@ def done(finished: Finished) -> Finished:
     return finished
 
 
-def test_a_study_keeps_the_variables_that_it_began_with(tmp_path: Path) -> None:
+def test_a_study_keeps_the_variables_that_it_began_with(tmp_path: Path, few: list[str]) -> None:
     home = new_home(tmp_path)
-    first = done(autotune(*SMALL, "--study", "a", home=home, **SHELL))
+    first = done(autotune(*SMALL, *few, "--study", "a", home=home, **SHELL))
     assert "NCCL_ALGO=Ring, VLLM_API_KEY (set)" in first.err
     for name in ("VLLM_PORT", "SGLANG_PORT"):
         assert f"{name}={SHELL[name]} of this shell is left out: autotune chooses" in first.err
@@ -59,7 +67,14 @@ def test_a_study_keeps_the_variables_that_it_began_with(tmp_path: Path) -> None:
         assert "NCCL_ALGO" in text, name
     assert not any(SECRET in path.read_text(errors="replace") for path in folder.rglob("*.*"))
 
-    done(autotune(*SMALL, "--study", "b", "--clean-env", home=home, **elsewhere))
+
+@pytest.mark.e2e
+def test_a_study_without_the_shell_s_variables_differs_in_them(
+    tmp_path: Path, few: list[str]
+) -> None:
+    home = new_home(tmp_path)
+    done(autotune(*SMALL, *few, "--study", "a", home=home, **SHELL))
+    done(autotune(*SMALL, *few, "--study", "b", "--clean-env", home=home, **SHELL))
     assert spec_of(home, "b")["inherited"] == {}
     assert all("NCCL_ALGO" not in row["env"] for row in rows(home, "b"))
     compared = autotune("compare", "a", "b", home=home)
@@ -92,7 +107,9 @@ def test_the_baseline_and_the_candidates_get_a_typed_variable_alike() -> None:
     assert any("reaches the baseline alone" in note for note in found["notes"]), found["notes"]
 
 
-def test_a_variable_of_a_knob_decides_it_and_an_own_one_of_the_command_wins() -> None:
+def test_a_variable_of_a_knob_decides_it_and_an_own_one_of_the_command_wins(
+    few: list[str],
+) -> None:
     fp8 = ["--json", "--model", "Qwen/Qwen3-8B-FP8"]
     found = dry(*fp8, VLLM_USE_DEEP_GEMM="0", SGLANG_X="1").json
     assert all(one["config"]["deep_gemm"] is False for one in found["first"])
@@ -100,13 +117,14 @@ def test_a_variable_of_a_knob_decides_it_and_an_own_one_of_the_command_wins() ->
     assert any("pins deep_gemm=False" in note for note in found["notes"])
     against = dry(*fp8, "--set", "deep_gemm=true", VLLM_USE_DEEP_GEMM="0").json
     assert "VLLM_USE_DEEP_GEMM" not in against["baseline"]
+    small = (*few, "--json")
     own = dry(
-        "--json", "--baseline", "NCCL_ALGO=Tree vllm serve Qwen/Qwen3-8B", NCCL_ALGO="Ring"
+        *small, "--baseline", "NCCL_ALGO=Tree vllm serve Qwen/Qwen3-8B", NCCL_ALGO="Ring"
     ).json
     assert own["baseline"].startswith("NCCL_ALGO=Tree vllm")
-    simulated = dry("--json", on="simulator", NCCL_ALGO="Ring").json
+    simulated = dry(*small, on="simulator", NCCL_ALGO="Ring").json
     assert "NCCL_ALGO" not in simulated["baseline"]
-    from_shell = dry("--json", "--env", "MY_SETTING", on="simulator", MY_SETTING="a b").json
+    from_shell = dry(*small, "--env", "MY_SETTING", on="simulator", MY_SETTING="a b").json
     assert from_shell["baseline"].startswith("MY_SETTING='a b' vllm serve")
 
 

@@ -49,7 +49,7 @@ QUESTION = [
 ]
 SHARES = (["--gpus", "4"], ["--gpus", "8"])
 """Two launches at a time, or one."""
-ENDS = [3, pytest.param(20, marks=pytest.mark.e2e), pytest.param(100, marks=pytest.mark.slow)]
+ENDS = [20, pytest.param(100, marks=pytest.mark.slow)]
 LATEST_S = 1.5
 """Seconds after a server's start within which it ends."""
 HOOK = Path(__file__).with_name("user_files")
@@ -284,7 +284,6 @@ WAYS: dict[str, Callable[[Tuner], None]] = {
     "Ctrl-C twice": signalled(signal.SIGINT, signal.SIGINT),
     "SIGTERM": signalled(signal.SIGTERM),
 }
-"""The usual tests end in the first three."""
 
 
 @pytest.mark.parametrize("ends", ENDS)

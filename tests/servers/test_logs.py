@@ -185,11 +185,11 @@ def test_every_rule_s_telling_line_has_the_rule_s_kind(
         if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)
     ]
     assert told
+    folder = tmp_path_factory.mktemp("log")
     for rule in told:
         number = str(data.draw(st.integers(0, 10**6)))
         first, *words = re.sub(r"(?<![\w.])\d+", number, rule.message).split(" ")
         line = " ".join([first, *(word + data.draw(VALUES) for word in words)])
-        folder = tmp_path_factory.mktemp("log")
         for printed in (rule.message, line):
             assert explain(folder, engine, f"{ENGINE_CORE}{printed}").kind is rule.kind, printed
 

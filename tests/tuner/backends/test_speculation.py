@@ -65,6 +65,12 @@ def asked_of(study: StudySpec, one: Trial) -> tuple[Mapping[str, str], tuple[str
     return new, launched.command.argv[len(one.command.argv) :]
 
 
+def evaluator(study: StudySpec, folder: Path) -> SimulatedEvaluator | ServerEvaluator:
+    if study.on == "simulator":
+        return SimulatedEvaluator(study, LIBRARY)
+    return ServerEvaluator(study, LIBRARY, folder)
+
+
 VLLM_WORDS = ("--speculative-config.rejection_sample_method", "synthetic")
 VLLM_LENGTH = "--speculative-config.synthetic_acceptance_length"
 SGLANG = {
@@ -155,14 +161,20 @@ def test_in_a_container_the_variables_are_handed_in() -> None:
     assert launched.command.env["SGLANG_SIMULATE_ACC_LEN"] == "2.75"
 
 
-@pytest.mark.parametrize("on", ["simulator", "emulator"])
+CAME = [
+    ("vllm", None, 2.75, 2.75),
+    ("sglang", None, 2.75, 2.7),
+    ("tensorrt_llm", None, 3.0, 2.98),
+    ("vllm", "0.13.0", None, 1.15),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "version", "forced", "came"),
+    ("on", "name", "version", "forced", "came"),
     [
-        ("vllm", None, 2.75, 2.75),
-        ("sglang", None, 2.75, 2.7),
-        ("tensorrt_llm", None, 3.0, 2.98),
-        ("vllm", "0.13.0", None, 1.15),
+        *(("simulator", *case) for case in CAME),
+        *(("emulator", *case) for case in CAME[:2]),
+        *(pytest.param("emulator", *case, marks=pytest.mark.e2e) for case in CAME[2:]),
     ],
 )
 def test_a_row_says_what_was_forced_and_what_came(
@@ -170,11 +182,7 @@ def test_a_row_says_what_was_forced_and_what_came(
 ) -> None:
     study = spec(on=on)
     one = trial(study, name, version, speculative_tokens=3)
-    result = (
-        SimulatedEvaluator(study, LIBRARY)
-        if on == "simulator"
-        else ServerEvaluator(study, LIBRARY, tmp_path)
-    )(one)
+    result = evaluator(study, tmp_path)(one)
     assert (result.state, result.failure) == (State.COMPLETE, None)
     row = json.loads(json.dumps(row_of(Launch(one, result))))
     told = row["speculation"]
@@ -197,13 +205,12 @@ def test_a_row_says_what_was_forced_and_what_came(
     assert launch_of(row).result.speculation == result.speculation
 
 
+@pytest.mark.parametrize("on", ["simulator", pytest.param("emulator", marks=pytest.mark.e2e)])
 def test_on_text_the_models_own_acceptance_counts_and_without_drafts_nothing_is_said(
-    tmp_path: Path,
+    tmp_path: Path, on: str
 ) -> None:
-    study = spec(workload=TEXT)
-    result = ServerEvaluator(study, LIBRARY, tmp_path)(
-        trial(study, "tensorrt_llm", speculative_tokens=1)
-    )
+    study = spec(workload=TEXT, on=on)
+    result = evaluator(study, tmp_path)(trial(study, "tensorrt_llm", speculative_tokens=1))
     assert result.speculation is not None
     assert (result.speculation.random, result.speculation.forced) == (False, None)
     assert result.speculation.accepted[TEXT] == pytest.approx(1.8, rel=0.03)

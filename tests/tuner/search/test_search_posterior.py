@@ -205,6 +205,7 @@ def test_the_remaining_regret_shrinks_as_more_is_known() -> None:
     assert found[1].percent < 25
 
 
+@pytest.mark.e2e
 def test_the_stated_regret_is_seldom_exceeded_also_where_tails_are_heavier_than_the_model_s() -> (
     None
 ):
