@@ -151,7 +151,7 @@ def test_the_same_unknown_words_before_anything_ran_cost_three(
     )
     assert (done.code, starts) == (130, 3), done.err
     assert (
-        "3 launches in a row failed with the same message before any server ran. vLLM ended with exit code"
+        "3 launches in a row failed with the same words, which no rule explains. vLLM ended with exit code"
         in done.err
     )
     assert "3 launches are stored; continue with:\nautotune resume dead" in done.err
