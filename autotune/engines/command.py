@@ -67,7 +67,7 @@ def gpus_of(configuration: Configuration, most: int) -> int:
 
 
 def gpus_of_a_server(configuration: Configuration, most: int) -> int:
-    """Count the GPUs of each server of a configuration, see `gpus_of`."""
+    """Count the GPUs of one of a configuration's replicas: at most `most` for all of them."""
     return gpus_of(configuration, most) // replicas_of(configuration.knobs)
 
 

@@ -83,7 +83,7 @@ class ServerEnvironment(Entry):
 
 
 def among(name: str, listed: Sequence[Variables]) -> Variables | None:
-    """Return the first entry with a name; None without one."""
+    """Return the first listed entry whose patterns match a variable's name; None if none does."""
     return next((e for e in listed if any(fnmatchcase(name, p) for p in e.names)), None)
 
 

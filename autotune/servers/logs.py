@@ -57,7 +57,7 @@ _ERROR = re.compile(
     r"|\b[Ee]rror ?:|\bfatal\b|\bpanic:|Segmentation fault|\bcannot create\b"
 )
 ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals by which people, service managers and the kernel end a process that did nothing wrong."""
+"""Signals with which users, service managers and the kernel end processes from outside."""
 # The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error
 # is no level.
 _BELOW_ERROR = re.compile(

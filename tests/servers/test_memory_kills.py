@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -15,6 +14,7 @@ from autotune.servers.process import ProcessLauncher, ProcessServer
 from tests.servers.settings import CARD, GRACE, PATIENT, stand_in
 
 V2 = "0::/tuner\n"
+EVENTS = "sys/fs/cgroup/tuner/memory.events"
 V1 = "4:memory:/box/tuner\n3:cpu,cpuacct:/\n0::/\n"
 
 
@@ -55,23 +55,27 @@ def test_no_counter_is_no_proof(tmp_path: Path) -> None:
     assert MemoryKills.read(tmp_path).since == 0
 
 
-class Counted(ProcessServer):
-    """A server whose kernel counts in a folder of the test."""
+@pytest.fixture
+def launcher(tmp_path: Path) -> ProcessLauncher:
+    """Launches servers whose kernel counts in a folder of the test."""
 
-    root: ClassVar[Path]
-
-
-@pytest.mark.parametrize("by_kernel", [False, True])
-def test_a_kill_is_the_kernels_only_where_it_counted_one(tmp_path: Path, by_kernel: bool) -> None:
-    class Here(Counted):
+    class Here(ProcessServer):
         root = tmp_path / "machine"
 
     class Launcher(ProcessLauncher):
         server = Here
 
     write(Here.root, "proc/self/cgroup", V2)
-    events = write(Here.root, "sys/fs/cgroup/tuner/memory.events", "oom_kill 7\n")
-    with Launcher(GRACE).launch(stand_in(), tmp_path / "trial", CARD) as server:
+    write(Here.root, EVENTS, "oom_kill 7\n")
+    return Launcher(GRACE)
+
+
+@pytest.mark.parametrize("by_kernel", [False, True])
+def test_a_kill_is_the_kernels_only_where_it_counted_one(
+    tmp_path: Path, launcher: ProcessLauncher, by_kernel: bool
+) -> None:
+    events = tmp_path / "machine" / EVENTS
+    with launcher.launch(stand_in(), tmp_path / "trial", CARD) as server:
         assert server.wait_ready(PATIENT) is None
         if by_kernel:
             events.write_text("oom_kill 8\n")
@@ -89,17 +93,12 @@ def test_a_kill_is_the_kernels_only_where_it_counted_one(tmp_path: Path, by_kern
         assert "SIGKILL, which autotune did not send" in failure.message
 
 
-def test_an_error_of_its_own_is_not_laid_to_the_kernel(tmp_path: Path) -> None:
-    class Here(Counted):
-        root = tmp_path / "machine"
-
-    class Launcher(ProcessLauncher):
-        server = Here
-
-    write(Here.root, "proc/self/cgroup", V2)
-    events = write(Here.root, "sys/fs/cgroup/tuner/memory.events", "oom_kill 7\n")
+def test_an_error_of_its_own_is_not_laid_to_the_kernel(
+    tmp_path: Path, launcher: ProcessLauncher
+) -> None:
+    events = tmp_path / "machine" / EVENTS
     command = stand_in("--die-after-token-s", "1")
-    with Launcher(GRACE).launch(command, tmp_path / "trial", CARD) as server:
+    with launcher.launch(command, tmp_path / "trial", CARD) as server:
         assert server.wait_ready(PATIENT) is None
         events.write_text("oom_kill 8\n")
         failure = server.failure(within_s=20.0)

@@ -85,7 +85,7 @@ def reported_by(
 
 
 def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
-    """Return the least KV cache of a replica, in tokens, in a log; None for none."""
+    """Return the tokens of the smallest KV cache that a log reports; None if it reports none."""
     for one in card.kv_cache_tokens:
         matches = re.finditer(one.pattern or "", log) if one.is_for(version) else ()
         counts = [int(match[1].replace(",", "")) for match in matches]

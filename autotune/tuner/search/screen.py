@@ -150,8 +150,12 @@ def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
 
 
 class Observations(NamedTuple):
-    """Scores from which the model learns, with positions: of launches with real weights, then of
-    those that only rank."""
+    """Hold the scores from which the model learns.
+
+    Attributes:
+        measured: position of the candidate and score, of launches with real weights.
+        ranked: launches with random weights, which only rank candidates.
+    """
 
     measured: tuple[tuple[int, float], ...]
     ranked: tuple[Ranked, ...]
@@ -176,7 +180,7 @@ class Observations(NamedTuple):
 
 @dataclass(frozen=True)
 class Screening:
-    """Launches of a study with random weights, and those still to make.
+    """Decide which launches of a study have random weights, and what they show.
 
     Attributes:
         engines: those whose launches may have random weights.
