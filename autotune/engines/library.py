@@ -18,10 +18,10 @@ from pydantic import BaseModel, ValidationError
 from autotune.base import BadInput, MalformedFile, UnknownName
 
 from .cards import Architecture, HardwareCard, ModelCard
+from .config_json import CONFIG, model_from_file
 from .entry import LOADER, parse_yaml, spaces_root
 from .environment import ServerEnvironment
 from .expression import names, template_names
-from .huggingface import CONFIG, model_from_file
 from .schema import EngineCard, NarrowedEngine, Narrowing
 from .serving import LockFile, SharedFailures, SharedMemoryName, SharedMemoryNames
 

@@ -21,8 +21,8 @@ import yaml
 from autotune.base.errors import BadInput
 from autotune.cli.main import main
 from autotune.cli.spaces import space_check
+from autotune.engines.config_json import model_from_file
 from autotune.engines.context import Context
-from autotune.engines.huggingface import model_from_file
 from autotune.engines.library import Library
 from autotune.engines.registry import engine, names, split_command
 from autotune.load.client.stream import EventStream

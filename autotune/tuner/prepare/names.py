@@ -25,7 +25,7 @@ from pathlib import Path
 from autotune.base import BadInput, UnknownName, write_atomically
 from autotune.engines import Command, Engine, Library, ModelCard, recognise
 from autotune.engines import engine as load
-from autotune.engines.huggingface import CONFIG, model_from_file
+from autotune.engines.config_json import CONFIG, model_from_file
 from autotune.engines.installed import cache_folder
 from autotune.engines.schema import Knob
 from autotune.servers.weights import MODEL_ID, hub_folder, snapshots

@@ -1,0 +1,126 @@
+"""Read the keys of a Hugging Face ``config.json``, and what a model's class adds to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.base import MalformedFile
+
+from ..cards import MatrixType
+from ..entry import Entry, parse_yaml, spaces_root
+
+JsonObject = Mapping[str, Any]
+_NESTED = ("text_config", "llm_config", "language_config")
+"""Keys of the decoder's figures in a multimodal model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigJson:
+    """Keys of a decoder's configuration; nested ones take precedence."""
+
+    path: Path
+    keys: JsonObject
+
+    @classmethod
+    def read(cls, path: Path) -> ConfigJson:
+        """Read a file; missing keys have the defaults of its ``model_type``."""
+        keys = read_json(path)
+        for nested in _NESTED:
+            if isinstance(keys.get(nested), Mapping):
+                keys = {**keys, **keys[nested]}
+        if not isinstance(keys.get("model_type", ""), str | None):
+            raise MalformedFile(
+                path, f"model_type is {keys['model_type']!r}; the name of an architecture is needed"
+            )
+        return cls(path, {**facts().defaults.get(str(keys.get("model_type")), {}), **keys})
+
+    def refuse(self, problem: str) -> NoReturn:
+        raise MalformedFile(self.path, problem)
+
+    def get(self, key: str) -> Any:
+        return self.keys.get(key)
+
+    def items(self, key: str) -> list[Any]:
+        """Return a list; empty for another value."""
+        value = self.get(key)
+        return value if isinstance(value, list) else []
+
+    def number(self, *keys: str, default: int = 0) -> int:
+        """Return the first value of some keys other than null and 0."""
+        for key in keys:
+            value = self.get(key)
+            if value is None or value is False:
+                continue
+            # Products of a few such numbers are within a float's range.
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+                self.refuse(f"{key} is {value!r}; one whole number for all layers is needed")
+            if value:
+                return value
+        return default
+
+    def figures(self, part: str) -> dict[str, Any]:
+        """Return the numbers of a part of the model, by the architecture's name of each."""
+        return {figure: self.number(*keys) for figure, keys in facts().figures[part].items()}
+
+    def required(self, *keys: str) -> None:
+        """Refuse a file in which one of these numbers is missing."""
+        missing = [key for key in keys if not self.number(key)]
+        if missing:
+            self.refuse(
+                f"is not a decoder's configuration: {', '.join(missing)} missing. "
+                "Add the figures to the file, or describe the model in a YAML file (docs/models.md)"
+            )
+
+    def per_layer(self, key: str, layers: int) -> list[Any]:
+        """Return a list with one entry per layer, without draft layers' entries; empty without a
+        list."""
+        value = self.items(key)
+        if value and len(value) < layers:
+            self.refuse(f"{key} has {len(value)} entries, but there are {layers} layers")
+        return value[:layers]
+
+
+class Format(Entry):
+    """Storage of quantised weights, and the type of their multiplication."""
+
+    bits: int
+    group: int = 1
+    scale_bits: int = 0
+    matrices_in: MatrixType
+    block: int = 0
+
+
+class ConfigFacts(Entry):
+    """Content of ``search_spaces/config_json.yaml``: additions of a model's class to its
+    ``config.json``."""
+
+    defaults: dict[str, dict[str, Any]]
+    figures: dict[str, dict[str, list[str]]]
+    sliding_in_all_layers: list[str]
+    plain_feed_forward: list[str]
+    attention_kinds: list[str]
+    other_architectures: dict[str, str]
+    formats: dict[str, Format]
+
+
+@cache
+def facts() -> ConfigFacts:
+    return ConfigFacts.model_validate(
+        parse_yaml((spaces_root() / "config_json.yaml").read_text(encoding="utf-8"))
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; raises `MalformedFile`."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise MalformedFile(path, f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise MalformedFile(path, "the top level is not an object")
+    return document

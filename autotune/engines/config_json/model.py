@@ -1,0 +1,235 @@
+"""Build a `ModelCard` from a Hugging Face ``config.json``.
+
+What the keys mean is what the model's class in ``transformers`` makes of them; what is described
+here is a decoder with full, sliding-window, latent, DeepSeek's sparse or Gated DeltaNet's linear
+attention, dense or with experts. Everything else is refused, since its memory and its speed follow
+other rules.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..cards import Architecture, Indexer, ModelCard
+from .keys import ConfigJson, facts
+from .quantization import precision
+
+_MEASURE = (
+    "is not simulated; to measure such a model on real servers, describe it in a YAML file "
+    "(docs/models.md)"
+)
+# DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
+_INDEXER_SCALE_BYTES = 4
+_MOST_LAYERS = 10_000  # Limit of layers: of more, the kinds would not be listed in reasonable time
+
+
+def model_from_file(path: Path) -> ModelCard:
+    """Describe a model by its ``config.json``; raises `MalformedFile` for missing figures or an
+    unsupported model."""
+    config = ConfigJson.read(path)
+    _refuse_others(config)
+    config.required(
+        "num_hidden_layers",
+        "hidden_size",
+        "vocab_size",
+        "num_attention_heads",
+        "max_position_embeddings",
+    )
+    return ModelCard(
+        id=str(path.parent),
+        aliases=[path.resolve().parent.name],
+        family=str(config.get("model_type") or "unknown"),
+        architectures=[str(name) for name in config.items("architectures")],
+        architecture=_architecture(config),
+        source=str(path),
+    )
+
+
+def _refuse_others(config: ConfigJson) -> None:
+    for key, meaning in facts().other_architectures.items():
+        if config.get(key):
+            config.refuse(f"{key}: {meaning} {_MEASURE}")
+    odd = {str(kind) for kind in config.items("layer_types")} - {*facts().attention_kinds}
+    if odd:
+        config.refuse(f"layer_types: {', '.join(sorted(odd))} {_MEASURE}")
+    if not all(config.items("attn_type_list")):
+        config.refuse(f"attn_type_list: linear attention in some layers (MiniMax-01) {_MEASURE}")
+    classes = [str(name) for name in config.items("architectures")]
+    if classes and not any("CausalLM" in name or "Condit" in name for name in classes):
+        listed = ", ".join(classes)
+        config.refuse(f"architectures: {listed}, not an autoregressive text model, {_MEASURE}")
+
+
+def _architecture(config: ConfigJson) -> Architecture:
+    figures = config.figures("decoder")
+    layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
+    if layers > _MOST_LAYERS:
+        config.refuse(f"num_hidden_layers is {layers}; a number up to {_MOST_LAYERS:,} is needed")
+    if heads > hidden:
+        config.refuse(f"num_attention_heads is {heads}, more than hidden_size, {hidden}")
+    if figures["kv_lora_rank"]:
+        config.required("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+        figures["v_head_dim"] = config.number("v_head_dim")
+        figures["kv_heads"] = heads
+        figures["head_dim"] = figures["qk_rope_head_dim"] + figures["qk_nope_head_dim"]
+    else:
+        figures |= {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
+        figures["kv_heads"] = config.number("num_key_value_heads", default=heads)
+        figures["head_dim"] = config.number("head_dim", default=hidden // heads)
+    with_experts = _with_experts(config, layers) if figures["experts"] else [False] * layers
+    no_gate = config.get("model_type") in facts().plain_feed_forward
+    figures |= {
+        "feed_forward_matrices": 2 if no_gate else 3,
+        "indexer": _indexer(config, layers),
+        "context_limit": _context_limit(config),
+        "tied_embeddings": bool(config.get("tie_word_embeddings")),
+        **_sliding(config, layers),
+        **_linear(config, layers),
+        **_feed_forward(config, figures["experts"], with_experts),
+    }
+    projections = _attention_matrices(Architecture(**figures))
+    stored = precision(config, projections, with_experts, mtp=figures["mtp_layers"] > 0)
+    return Architecture(**figures, **stored)
+
+
+def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) -> dict[str, int]:
+    """Return the widths and numbers of dense layers and experts."""
+    if not any(with_experts):
+        config.required("intermediate_size")
+        return {"experts": 0}
+    if not all(with_experts) or not config.number("moe_intermediate_size"):
+        config.required("intermediate_size")
+    figures = config.figures("experts")
+    per_token = figures["experts_per_token"]
+    if not 0 < per_token <= experts:
+        config.refuse(
+            f"num_experts_per_tok is {per_token or 'missing'}; "
+            f"a number up to the {experts} experts is needed"
+        )
+    return {"dense_layers": with_experts.count(False), **figures}
+
+
+def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
+    """Return the layers with experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's or Ernie's
+    rule."""
+    kinds = config.per_layer("mlp_layer_types", layers)
+    if kinds:
+        return [kind != "dense" for kind in kinds]
+    frequencies = config.per_layer("moe_layer_freq", layers)
+    if frequencies:
+        return [bool(one) for one in frequencies]
+    chosen = config.items("moe_layers")
+    if chosen:
+        return [layer in chosen for layer in range(layers)]
+    every = config.number("interleave_moe_layer_step", "decoder_sparse_step", default=1)
+    only_dense = config.get("mlp_only_layers") or []
+    if not isinstance(only_dense, list):
+        config.refuse(f"mlp_only_layers is {only_dense!r}; a list of layers is needed")
+    first = config.number("first_k_dense_replace", "moe_layer_start_index")
+    step = config.number("moe_layer_freq", "moe_layer_interval", default=1)
+    return [
+        layer >= first
+        and layer % step == 0
+        and (layer + 1) % every == 0
+        and layer not in only_dense
+        for layer in range(layers)
+    ]
+
+
+def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
+    """Count the layers with windowed attention, with the window's tokens; a chunk of Llama 4 counts
+    as a window."""
+    if config.get("use_sliding_window") is False:
+        return {}
+    chunked = config.get("no_rope_layers") is not None or config.get("model_type") == "llama4_text"
+    window = config.number("attention_chunk_size") if chunked else config.number("sliding_window")
+    kinds = config.per_layer("layer_types", layers)
+    cut = 0
+    if kinds:
+        cut = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
+    elif chunked:
+        positions = config.per_layer("no_rope_layers", layers)
+        every = config.number("no_rope_layer_interval", default=4)
+        cut = sum(bool(one) for one in positions) if positions else layers - layers // every
+    elif isinstance(pattern := config.get("sliding_window_pattern"), str) and pattern:
+        cut = sum(pattern[layer % len(pattern)] == "L" for layer in range(layers))
+    elif config.number("sliding_window_pattern"):
+        cut = layers - layers // config.number("sliding_window_pattern")
+    elif config.get("use_sliding_window"):
+        cut = max(0, layers - config.number("max_window_layers"))
+    elif config.get("model_type") in facts().sliding_in_all_layers:
+        cut = layers
+    if not window or not cut or window >= _context_limit(config):
+        return {}
+    return {"sliding_window": window, "sliding_layers": cut}
+
+
+def _linear(config: ConfigJson, layers: int) -> dict[str, Any]:
+    """Count the layers with Gated DeltaNet (Qwen3-Next, Qwen3.5): most of every few, or as
+    listed."""
+    kinds = config.per_layer("layer_types", layers)
+    every = config.number("full_attention_interval")
+    linear = (
+        sum(kind == "linear_attention" for kind in kinds)
+        if kinds
+        else layers - layers // (every or 1)
+    )
+    if not linear:
+        return {}
+    config.required("linear_num_value_heads", "linear_num_key_heads", "linear_value_head_dim")
+    attention = config.figures("linear_attention")
+    return {"linear_layers": linear, "gated_attention": True, **attention}
+
+
+def _context_limit(config: ConfigJson) -> int:
+    """Return the positions, stretched by YaRN if the file defines it (as the engines derive it)."""
+    limit = config.number("max_position_embeddings")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(scaling, dict) or "yarn" not in (
+        scaling.get("rope_type"),
+        scaling.get("type"),
+    ):
+        return limit
+    original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
+    if isinstance(original, int) and isinstance(factor, int | float):
+        return max(limit, int(original * factor))
+    return limit
+
+
+def _indexer(config: ConfigJson, layers: int) -> Indexer | None:
+    if not config.number("index_topk"):
+        return None
+    config.required("index_head_dim", "index_n_heads")
+    figures = config.figures("indexer")
+    # Some layers may reuse another's choice (GLM-5.2).
+    own: int | None = None
+    kinds = config.per_layer("indexer_types", layers) or config.per_layer(
+        "index_topk_pattern", layers
+    )
+    every = config.number("index_topk_freq", default=1)
+    first = config.number("index_skip_topk_offset", default=1)
+    if kinds:
+        own = sum(kind in ("full", "F") for kind in kinds)
+    elif every != 1:
+        own = sum(max(layer - first + 1, 0) % every == 0 for layer in range(layers))
+    key_bytes = figures["head_dim"] + _INDEXER_SCALE_BYTES
+    return Indexer(**figures, bytes_per_token_layer=key_bytes, layers=own)
+
+
+def _attention_matrices(a: Architecture) -> dict[str, int]:
+    """Return the elements of a layer's projections, which a checkpoint's quantisation may or may
+    not cover."""
+    width = a.heads * a.head_dim
+    query = {"q_proj": a.hidden_size * width}
+    if not a.kv_lora_rank:
+        keys = a.hidden_size * a.kv_heads * a.head_dim
+        return {"o_proj": width * a.hidden_size, **query, "k_proj": keys, "v_proj": keys}
+    if a.q_lora_rank:
+        query = {"q_a_proj": a.hidden_size * a.q_lora_rank, "q_b_proj": a.q_lora_rank * width}
+    return {
+        "o_proj": a.heads * a.v_head_dim * a.hidden_size,
+        **query,
+        "kv_a_proj_with_mqa": a.hidden_size * (a.kv_lora_rank + a.qk_rope_head_dim),
+        "kv_b_proj": a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim),
+    }

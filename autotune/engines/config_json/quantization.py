@@ -1,0 +1,227 @@
+"""Find how a checkpoint stores its weights, by its ``quantization_config`` or the file beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..cards import MatrixType
+from .keys import ConfigJson, JsonObject, facts, read_json
+
+_PREFIXES = ("model.layers.", "language_model.model.layers.", "model.language_model.layers.")
+_EXPERT = (
+    "mlp.experts.0.gate_proj",
+    "block_sparse_moe.experts.0.w1",
+    "feed_forward.experts.gate_up_proj",
+)
+_SHARED = (
+    "mlp.shared_experts.gate_proj",
+    "mlp.shared_expert.gate_proj",
+    "feed_forward.shared_expert.gate_proj",
+)
+_DENSE = ("mlp.gate_proj", "feed_forward.gate_proj")
+_IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """Storage and multiplication of the modules of a pattern."""
+
+    weight_bytes: float
+    matrices_in: MatrixType
+    block: int = 0
+    targets: re.Pattern[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    schemes: Sequence[Scheme]
+    ignored: re.Pattern[str] | None
+    plain_bytes: float
+    method: str | None = None
+
+    def scheme(self, layer: int, names: Iterable[str]) -> Scheme | None:
+        """Find the scheme of a module with one or more names; None: it is not quantised."""
+        full = [f"{prefix}{layer}.{name}" for name in names for prefix in _PREFIXES]
+        if self.ignored and any(self.ignored.match(name) for name in full):
+            return None
+        return next(
+            (s for s in self.schemes if s.targets is None or any(map(s.targets.match, full))), None
+        )
+
+    def mean_bytes(self, layers: Sequence[int], modules: Mapping[tuple[str, ...], int]) -> float:
+        """Return the mean bytes per weight of some modules (names to elements) in some layers."""
+        total = sum(modules.values()) * len(layers)
+        size = 0.0
+        for layer in layers:
+            for names, elements in modules.items():
+                scheme = self.scheme(layer, names)
+                size += elements * (scheme.weight_bytes if scheme else self.plain_bytes)
+        return round(size / total, 6)
+
+
+def precision(
+    config: ConfigJson, attention: Mapping[str, int], with_experts: Sequence[bool], *, mtp: bool
+) -> dict[str, Any]:
+    """Return ``weight_bytes``, the other ``…weight_bytes`` that differ from it, ``weight_block``
+    and ``matrices_in``.
+
+    Args:
+        attention: name and elements of a layer's projections.
+        with_experts: per layer.
+        mtp: a layer for multi-token prediction follows.
+
+    Raises `MalformedFile` for a quantisation that is not known.
+    """
+    checkpoint = _checkpoint(config)
+    layers = range(len(with_experts))
+    of_experts = [layer for layer in layers if with_experts[layer]]
+    large = of_experts or layers
+    names = _EXPERT if of_experts else _DENSE
+    main = checkpoint.mean_bytes(large, {names: 1})
+    projections: dict[tuple[str, ...], int] = {
+        (f"self_attn.{name}",): elements for name, elements in attention.items()
+    }
+    parts = {
+        "attention_weight_bytes": checkpoint.mean_bytes(layers, projections),
+        # The shared experts, or without experts the dense layers.
+        "dense_weight_bytes": checkpoint.mean_bytes(large, {_SHARED if of_experts else _DENSE: 1}),
+    }
+    if mtp:
+        parts["mtp_weight_bytes"] = checkpoint.mean_bytes([len(layers)], {names: 1})
+    scheme = checkpoint.scheme(large[-1], names)
+    figures: dict[str, Any] = {
+        "weight_bytes": main,
+        **{key: size for key, size in parts.items() if size != main},
+    }
+    if scheme:
+        figures |= {"weight_block": scheme.block, "matrices_in": scheme.matrices_in}
+    return {**figures, "quant_method": checkpoint.method}
+
+
+def _checkpoint(config: ConfigJson) -> _Checkpoint:
+    quantization = config.get("quantization_config")
+    beside = config.path.parent / "hf_quant_config.json"
+    if not isinstance(quantization, Mapping) and beside.is_file():
+        inner = read_json(beside).get("quantization")
+        quantization = {"quant_method": "modelopt", **(inner if isinstance(inner, Mapping) else {})}
+    plain = 4.0 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else 2.0
+    if not isinstance(quantization, Mapping) or not (
+        quantization.get("quant_method") or quantization.get("quant_algo")
+    ):
+        return _Checkpoint([], None, plain)
+    lists = {key: quantization.get(key) or [] for key in _IGNORE}
+    if wrong := next((key for key, names in lists.items() if not isinstance(names, list)), None):
+        config.refuse(f"{wrong} is {quantization[wrong]!r}; a list of modules' names is needed")
+    ignored = [str(name) for names in lists.values() for name in names]
+    method = str(quantization.get("quant_method") or "modelopt")
+    schemes = _schemes(config, quantization, method.replace("_", "-"))
+    return _Checkpoint(schemes, _pattern(config, ignored), plain, method)
+
+
+def _schemes(config: ConfigJson, q: JsonObject, method: str) -> list[Scheme]:
+    if method == "compressed-tensors" or isinstance(q.get("config_groups"), Mapping):
+        return [_group(config, group) for group in (q.get("config_groups") or {}).values()]
+    if method.startswith("modelopt"):
+        return _modelopt(config, q)
+    if method == "quark":
+        weight = (q.get("global_quant_config") or {}).get("weight") or {}
+        return [_named(config, f"quark {weight.get('dtype')}", q)]
+    if method in ("awq", "gptq", "auto-round", "gptq-marlin", "awq-marlin"):
+        # Weights alone, multiplied in 16 bits; a scale of 16 bits and a zero point per group.
+        bits = q.get("bits") or q.get("w_bit")
+        size = q.get("group_size") or q.get("q_group_size") or 128
+        if not isinstance(bits, int) or not isinstance(size, int):
+            config.refuse(
+                f"quantization_config: bits is {bits!r} and group_size {size!r}; "
+                "whole numbers are needed"
+            )
+        return [Scheme(_bytes(bits, size, 16 + bits), "bf16")]
+    if method == "bitsandbytes":
+        return [Scheme(0.5 if q.get("load_in_4bit") else 1.0, "bf16")]
+    return [_named(config, method, q)]
+
+
+def _named(config: ConfigJson, method: str, q: JsonObject) -> Scheme:
+    block, known = _block(config, q.get("weight_block_size")), facts().formats
+    if method not in known:
+        config.refuse(
+            f"quantization_config: {method!r} is unknown (known: {', '.join(known)}, awq, gptq, "
+            "auto-round, bitsandbytes, compressed-tensors). Describe the model by its "
+            "weight_bytes in a YAML file (docs/models.md)"
+        )
+    form = known[method]
+    size = _bytes(form.bits, form.group, form.scale_bits)
+    return Scheme(size, form.matrices_in, form.block or block)
+
+
+def _block(config: ConfigJson, shape: Any) -> int:
+    """Return the rows of weights that share a scale; 0 if all do."""
+    rows = shape[0] if isinstance(shape, list) and shape else 0
+    if not isinstance(rows, int):
+        config.refuse(
+            f"quantization_config: weight_block_size is {shape!r}; whole numbers are needed"
+        )
+    return rows
+
+
+def _bytes(bits: float, group: object, scale_bits: float) -> float:
+    """Return the bytes of a weight, with its share of the scale of a group; without groups the
+    scales do not count."""
+    if isinstance(group, int) and group > 0:
+        bits += scale_bits / group
+    return bits / 8
+
+
+def _group(config: ConfigJson, group: JsonObject) -> Scheme:
+    """Parse one of the ``config_groups`` of compressed-tensors."""
+    weights, targets = group.get("weights") or {}, group.get("targets") or ["Linear"]
+    bits, size = weights.get("num_bits"), weights.get("group_size")
+    if not isinstance(bits, int):
+        config.refuse(
+            f"quantization_config: config_groups: weights.num_bits is {bits!r}; "
+            "a whole number is needed"
+        )
+    # Scales of 8 bits with 4-bit floats (MXFP4 in groups of 32, NVFP4 of 16), else of 16.
+    scaled = _bytes(bits, size, 8 if weights.get("type") == "float" else 16)
+    activations = (group.get("input_activations") or {}).get("num_bits") or 16
+    kind: MatrixType = (
+        "bf16" if activations >= 16 else "fp4" if max(bits, activations) <= 4 else "fp8"
+    )
+    block = _block(config, weights.get("block_structure"))
+    everything = not {"Linear", "FusedMoE"}.isdisjoint(targets)
+    pattern = None if everything else _pattern(config, list(map(str, targets)))
+    return Scheme(scaled, kind, block, pattern)
+
+
+def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:
+    """Parse one algorithm for all, or (``MIXED_PRECISION``) one per module."""
+    algorithm, layers = str(q.get("quant_algo")), q.get("quantized_layers")
+    if algorithm != "MIXED_PRECISION" or not isinstance(layers, Mapping):
+        return [_named(config, f"modelopt {algorithm}", q)]
+    by_algorithm: dict[str, list[str]] = {}
+    for module, how in layers.items():
+        by_algorithm.setdefault(str(how.get("quant_algo")), []).append(module)
+    return [
+        replace(_named(config, f"modelopt {name}", q), targets=_pattern(config, modules))
+        for name, modules in by_algorithm.items()
+    ]
+
+
+def _pattern(config: ConfigJson, names: Sequence[str]) -> re.Pattern[str] | None:
+    """Join names of modules, and of all below them, to one expression; ``re:`` and ``*`` as the
+    formats have."""
+    parts = []
+    for name in names:
+        if name.startswith("re:"):
+            parts.append(f"(?:{name.removeprefix('re:')})")
+        else:
+            parts.append(r"(?:.*\.)?" + re.escape(name).replace(r"\*", ".*") + r"(?:\..*)?$")
+    try:
+        return re.compile("|".join(parts)) if parts else None
+    except re.error as error:
+        config.refuse(
+            f"quantization_config: {error} in a pattern of modules ({', '.join(names)[:80]})"
+        )
