@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from autotune.base import BadInput
+
 from .entry import Entry
 from .schema import Addition
 
@@ -99,6 +101,8 @@ class Architecture(Entry):
     """GB (10^9 bytes) of each GPU beside the weights; below 0: that part of them lies elsewhere."""
     quant_method: str | None = None
     """Quantisation of the checkpoint, as its config.json says; None: plain, or not known."""
+    checkpoint_gb: float = 0.0
+    """GB (10^9 bytes) of the checkpoint's files, where these figures do not tell its weights."""
 
     @model_validator(mode="after")
     def _layers_add_up(self) -> Architecture:
@@ -259,8 +263,11 @@ def weight_bytes_per_gpu(
     """Return the bytes of weights on one GPU: experts spread over the stage, the rest over the
     attention replica.
 
-    Embedding and output head are bf16 and cut by the vocabulary.
+    Embedding and output head are bf16 and cut by the vocabulary. Weights that only their files tell
+    are shared evenly: the least that a GPU holds.
     """
+    if a.checkpoint_gb:
+        return a.checkpoint_gb * 1e9 / stage_gpus / pipeline
     w = layer_weights(a)
     experts = a.experts * w.expert * expert_layers(a) / stage_gpus
     layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts * a.weight_bytes
@@ -360,9 +367,20 @@ class ModelCard(Entry):
     architectures: list[str] = []
     """The classes that its config.json names."""
     architecture: Architecture
+    unpredicted: str = ""
+    """Why its memory and its speed are unknown; its figures are then those of a plain decoder."""
     acceptance: Acceptance = Acceptance()
     engines: dict[str, EngineExtras] = {}
     source: str
+
+    def check_predicted(self) -> None:
+        """Raise `BadInput` for a model that the simulated node does not know."""
+        if self.unpredicted:
+            raise BadInput(
+                f"{self.id} is not simulated: {self.unpredicted}; measure it on real servers (--on "
+                "process or docker), or describe it in a YAML file with the nearest figures "
+                "(docs/models.md)"
+            )
 
     @property
     def keeps_long_drafts(self) -> bool:

@@ -317,7 +317,8 @@ class ServerSetup:
     """Settings of a simulated server, by effective knobs; the engine decides those that are None.
 
     `on_random`: tokens per step of a drafting server on random tokens; None: as on text. `replaced`:
-    coefficients with other values than the engine's.
+    coefficients with other values than the engine's. Raises `BadInput` for a model that is not
+    predicted.
     """
 
     engine: str
@@ -329,6 +330,9 @@ class ServerSetup:
     calibration: Calibration | None = None
     on_random: float | None = None
     replaced: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model.check_predicted()
 
     @property
     def scope(self) -> dict[str, Any]:

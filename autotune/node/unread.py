@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from autotune.base import UnknownName
+from autotune.base import BadInput
 from autotune.engines import Configuration, EngineSpace
 from autotune.load.workloads import load_workload
 
@@ -19,12 +19,12 @@ _LOAD = "random:64:4:4"
 def with_unread(space: EngineSpace, configurations: Iterable[Configuration]) -> EngineSpace:
     """Return a space with the knobs that are read in none of these configurations.
 
-    A knob in a condition of the engine's card counts as read. The unread knobs of an engine without
-    figures are unknown: none.
+    A knob in a condition of the engine's card counts as read. The unread knobs of an engine or a
+    model without figures are unknown: none.
     """
     context, read = space.context, set[str]()
     node = context.model, context.hardware, context.gpus
-    with suppress(UnknownName):
+    with suppress(BadInput):
         for one in dict.fromkeys(configurations):
             setup = ServerSetup(one.engine, context.version, one.knobs, *node)
             read |= knobs_read(setup, load_workload(_LOAD))

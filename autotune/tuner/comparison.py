@@ -343,6 +343,7 @@ class StudyFigures:
         """Return the objective's workload, of several the one of most weight; None for a missing or
         unknown one."""
         try:
+            self.spec.model.check_predicted()
             return load_workload(self._main, library_of(self.spec))
         except BadInput:
             return None

@@ -19,6 +19,14 @@ _NESTED = ("text_config", "llm_config", "language_config")
 """Keys of the decoder's figures in a multimodal model."""
 
 
+class NotPredicted(MalformedFile):
+    """Description of a decoder with a part whose memory and speed are unknown, in words."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigJson:
     """Keys of a decoder's configuration; nested ones take precedence."""
@@ -37,10 +45,17 @@ class ConfigJson:
             raise MalformedFile(
                 path, f"model_type is {keys['model_type']!r}; the name of an architecture is needed"
             )
-        return cls(path, {**facts().defaults.get(str(keys.get("model_type")), {}), **keys})
+        listed = keys.get("layers_block_type") or keys.get("layer_types")
+        layers = {"num_hidden_layers": len(listed)} if isinstance(listed, list) else {}
+        return cls(
+            path, {**layers, **facts().defaults.get(str(keys.get("model_type")), {}), **keys}
+        )
 
     def refuse(self, problem: str) -> NoReturn:
         raise MalformedFile(self.path, problem)
+
+    def unknown(self, part: str) -> NoReturn:
+        raise NotPredicted(self.path, part)
 
     def get(self, key: str) -> Any:
         return self.keys.get(key)
@@ -51,11 +66,14 @@ class ConfigJson:
         return value if isinstance(value, list) else []
 
     def number(self, *keys: str, default: int = 0) -> int:
-        """Return the first value of some keys other than null and 0."""
+        """Return the first value of some keys other than null and 0; raises `NotPredicted` for a
+        list."""
         for key in keys:
             value = self.get(key)
             if value is None or value is False:
                 continue
+            if isinstance(value, list):
+                self.unknown(f"{key} differs between layers")
             # Products of a few such numbers are within a float's range.
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
                 self.refuse(f"{key} is {value!r}; one whole number for all layers is needed")
@@ -68,13 +86,10 @@ class ConfigJson:
         return {figure: self.number(*keys) for figure, keys in facts().figures[part].items()}
 
     def required(self, *keys: str) -> None:
-        """Refuse a file in which one of these numbers is missing."""
+        """Raise `NotPredicted` where one of these numbers is missing."""
         missing = [key for key in keys if not self.number(key)]
         if missing:
-            self.refuse(
-                f"is not a decoder's configuration: {', '.join(missing)} missing. "
-                "Add the figures to the file, or describe the model in a YAML file (docs/models.md)"
-            )
+            self.unknown(f"{', '.join(missing)} missing in {self.path.name}")
 
     def per_layer(self, key: str, layers: int) -> list[Any]:
         """Return a list with one entry per layer, without draft layers' entries; empty without a
@@ -104,6 +119,8 @@ class ConfigFacts(Entry):
     sliding_in_all_layers: list[str]
     plain_feed_forward: list[str]
     attention_kinds: list[str]
+    decoders: list[str]
+    encoders: dict[str, str]
     other_architectures: dict[str, str]
     formats: dict[str, Format]
 

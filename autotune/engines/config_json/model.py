@@ -2,8 +2,8 @@
 
 What the keys mean is what the model's class in ``transformers`` makes of them; what is described
 here is a decoder with full, sliding-window, latent, DeepSeek's sparse or Gated DeltaNet's linear
-attention, dense or with experts. Everything else is refused, since its memory and its speed follow
-other rules.
+attention, dense or with experts. The memory and the speed of everything else follow other rules: it
+is `unpredicted`.
 """
 
 from __future__ import annotations
@@ -12,60 +12,68 @@ from pathlib import Path
 from typing import Any
 
 from ..cards import Architecture, Indexer, ModelCard
-from .keys import ConfigJson, facts
+from .keys import ConfigJson, NotPredicted, facts
+from .plain import FEW_FIGURES, MOST_LAYERS, plain_decoder
 from .quantization import precision
 
-_MEASURE = (
-    "is not simulated; to measure such a model on real servers, describe it in a YAML file "
-    "(docs/models.md)"
-)
 # DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
 _INDEXER_SCALE_BYTES = 4
-_MOST_LAYERS = 10_000  # Limit of layers: of more, the kinds would not be listed in reasonable time
 
 
 def model_from_file(path: Path) -> ModelCard:
-    """Describe a model by its ``config.json``; raises `MalformedFile` for missing figures or an
-    unsupported model."""
-    config = ConfigJson.read(path)
+    """Describe a model by its ``config.json``, as far as its figures are known.
+
+    Raises `MalformedFile` for a file that describes no decoder.
+    """
+    config, unpredicted = ConfigJson.read(path), ""
     _refuse_others(config)
-    config.required(
-        "num_hidden_layers",
-        "hidden_size",
-        "vocab_size",
-        "num_attention_heads",
-        "max_position_embeddings",
-    )
+    try:
+        _check_known(config)
+        architecture = _architecture(config)
+    except NotPredicted as unknown:
+        unpredicted = unknown.reason
+        architecture = plain_decoder(config, _context_limit)
     return ModelCard(
         id=str(path.parent),
         aliases=[path.resolve().parent.name],
         family=str(config.get("model_type") or "unknown"),
         architectures=[str(name) for name in config.items("architectures")],
-        architecture=_architecture(config),
+        architecture=architecture,
+        unpredicted=unpredicted,
         source=str(path),
     )
 
 
 def _refuse_others(config: ConfigJson) -> None:
+    for key, meaning in facts().encoders.items():
+        if config.get(key):
+            config.refuse(f"{key}: {meaning}, not a decoder alone; give a decoder's config.json")
+    classes = [str(name) for name in config.items("architectures")]
+    if classes and not any(part in name for name in classes for part in facts().decoders):
+        listed = ", ".join(classes)
+        config.refuse(
+            f"architectures: {listed}, not an autoregressive text model; give such a model"
+        )
+
+
+def _check_known(config: ConfigJson) -> None:
+    """Raise `NotPredicted` for layers that are not described here, and for missing figures."""
     for key, meaning in facts().other_architectures.items():
         if config.get(key):
-            config.refuse(f"{key}: {meaning} {_MEASURE}")
+            config.unknown(f"{meaning}, by {key}")
     odd = {str(kind) for kind in config.items("layer_types")} - {*facts().attention_kinds}
     if odd:
-        config.refuse(f"layer_types: {', '.join(sorted(odd))} {_MEASURE}")
+        config.unknown(f"layer_types: {', '.join(sorted(odd))}")
     if not all(config.items("attn_type_list")):
-        config.refuse(f"attn_type_list: linear attention in some layers (MiniMax-01) {_MEASURE}")
-    classes = [str(name) for name in config.items("architectures")]
-    if classes and not any("CausalLM" in name or "Condit" in name for name in classes):
-        listed = ", ".join(classes)
-        config.refuse(f"architectures: {listed}, not an autoregressive text model, {_MEASURE}")
+        config.unknown("linear attention in some layers (MiniMax-01), by attn_type_list")
+    config.required(*FEW_FIGURES)
 
 
 def _architecture(config: ConfigJson) -> Architecture:
     figures = config.figures("decoder")
     layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
-    if layers > _MOST_LAYERS:
-        config.refuse(f"num_hidden_layers is {layers}; a number up to {_MOST_LAYERS:,} is needed")
+    if layers > MOST_LAYERS:
+        config.refuse(f"num_hidden_layers is {layers}; a number up to {MOST_LAYERS:,} is needed")
     if heads > hidden:
         config.refuse(f"num_attention_heads is {heads}, more than hidden_size, {hidden}")
     if figures["kv_lora_rank"]:
@@ -102,10 +110,11 @@ def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) ->
         config.required("intermediate_size")
     figures = config.figures("experts")
     per_token = figures["experts_per_token"]
-    if not 0 < per_token <= experts:
+    if not per_token:
+        config.unknown("num_experts_per_tok missing")
+    if per_token > experts:
         config.refuse(
-            f"num_experts_per_tok is {per_token or 'missing'}; "
-            f"a number up to the {experts} experts is needed"
+            f"num_experts_per_tok is {per_token}; a number up to the {experts} experts is needed"
         )
     return {"dense_layers": with_experts.count(False), **figures}
 

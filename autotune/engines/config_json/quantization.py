@@ -73,7 +73,7 @@ def precision(
         with_experts: per layer.
         mtp: a layer for multi-token prediction follows.
 
-    Raises `MalformedFile` for a quantisation that is not known.
+    Raises `NotPredicted` for a quantisation that is not known.
     """
     checkpoint = _checkpoint(config)
     layers = range(len(with_experts))
@@ -147,11 +147,7 @@ def _schemes(config: ConfigJson, q: JsonObject, method: str) -> list[Scheme]:
 def _named(config: ConfigJson, method: str, q: JsonObject) -> Scheme:
     block, known = _block(config, q.get("weight_block_size")), facts().formats
     if method not in known:
-        config.refuse(
-            f"quantization_config: {method!r} is unknown (known: {', '.join(known)}, awq, gptq, "
-            "auto-round, bitsandbytes, compressed-tensors). Describe the model by its "
-            "weight_bytes in a YAML file (docs/models.md)"
-        )
+        config.unknown(f"quantization_config: {method!r} is unknown")
     form = known[method]
     size = _bytes(form.bits, form.group, form.scale_bits)
     return Scheme(size, form.matrices_in, form.block or block)

@@ -147,6 +147,8 @@ def prepare(
     """Enumerate the candidates, with `anywhere` also those that cannot run here; raises `BadInput`
     for none."""
     backend = backend_of(spec)
+    if backend.predicted and not anywhere:
+        spec.model.check_predicted()
     if (given := backend.own_candidates(spec, library)) is not None:
         return _given(spec, library, given)
     if spec.verifies is not None:

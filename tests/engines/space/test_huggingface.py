@@ -1,8 +1,9 @@
-"""Published configurations give the published figures; what cannot be described is refused."""
+"""Published configurations give the published figures; a file of no decoder is refused."""
 
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.base.errors import MalformedFile
+from autotune.base.errors import BadInput, MalformedFile
 from autotune.engines.cards import (
     Architecture,
     active_parameters,
@@ -240,23 +241,18 @@ def test_layers_with_linear_attention_have_a_state_and_no_cache(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"full_attention_interval": 4}, "linear_num_value_heads.*missing"),
-        (
-            {"layer_types": ["linear_attention", "full_attention"] * 40},
-            "linear_num_value_heads.*missing",
-        ),
-        ({"hybrid_override_pattern": "M-M*"}, "state-space"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
         ({"architectures": ["LLaDAModelLM"]}, "architectures: LLaDAModelLM"),
-        ({"num_experts": 8}, "num_experts_per_tok is missing"),
-        ({"num_experts": [8, 16]}, r"num_experts is \[8, 16\]"),
+        ({"architectures": ["BertForSequenceClassification"]}, "not an autoregressive text model"),
+        ({"num_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok is 9"),
         ({"vocab_size": None}, r"vocab_size missing.*docs/models\.md"),
-        ({"kv_lora_rank": 512}, "qk_rope_head_dim.*missing"),
+        ({"block_configs": [{}], "num_attention_heads": None}, r"num_attention_heads missing"),
+        ({"block_configs": [{}], "hidden_size": "wide"}, "hidden_size is 'wide'"),
+        ({"block_configs": [{}], "num_hidden_layers": 10**9}, "num_hidden_layers is above 10,000"),
         (
             {"mlp_layer_types": ["dense"], "num_experts": 8, "num_experts_per_tok": 1},
             "1 entries.*80 layers",
         ),
-        ({"quantization_config": {"quant_method": "exl3", "bits": 3}}, "'exl3' is unknown"),
         ({"quantization_config": {"quant_method": "awq"}}, "bits is None"),
         (
             {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["re:("]}},
@@ -265,12 +261,63 @@ def test_layers_with_linear_attention_have_a_state_and_no_cache(tmp_path: Path) 
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_would_be_simulated_wrongly_is_refused(
+def test_a_file_of_no_decoder_or_a_malformed_one_is_refused(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(MalformedFile, match=words) as caught:
         described(tmp_path, {**LLAMA_70B, **changes})
     assert str(tmp_path / "config.json") in str(caught.value)
+
+
+# The published figures of nvidia/Llama-3_3-Nemotron-Super-49B-v1.
+NEMOTRON_NAS = {
+    **LLAMA_70B,
+    "architectures": ["DeciLMForCausalLM"],
+    "model_type": "nemotron-nas",
+    "intermediate_size": None,
+    "num_key_value_heads": None,
+    "block_configs": [{"attention": {"n_heads_in_group": 8}, "ffn": {"ffn_mult": 5.25}}] * 80,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (NEMOTRON_NAS, "layers of different sizes"),
+        ({"layer_types": ["spiral_attention", "full_attention"] * 40}, "spiral_attention"),
+        ({"full_attention_interval": 4}, "linear_num_value_heads.*missing"),
+        (
+            {"layer_types": ["linear_attention", "full_attention"] * 40},
+            "linear_num_value_heads.*missing",
+        ),
+        ({"num_experts": 8}, "num_experts_per_tok missing"),
+        ({"intermediate_size": [14336, 28672] * 40}, "intermediate_size differs between layers"),
+        ({"kv_lora_rank": 512}, "qk_rope_head_dim.*missing"),
+        ({"quantization_config": {"quant_method": "exl3", "bits": 3}}, "'exl3' is unknown"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_decoder_with_an_unknown_part_is_read_and_says_why_it_is_not_predicted(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    """What divides and how long requests may be is known; the weights are those of the files."""
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_70B, **changes}))
+    card = LIBRARY.model(str(tmp_path))
+    assert re.search(words, card.unpredicted)
+    a = card.architecture
+    assert (a.layers, a.hidden_size, a.heads, a.vocab_size) == (80, 8192, 64, 128256)
+    assert (a.context_limit, a.checkpoint_gb) == (131072, 0)
+    (tmp_path / "model-1.safetensors").write_bytes(bytes(2000))
+    (tmp_path / "model-2.safetensors").write_bytes(bytes(1000))
+    assert LIBRARY.model(str(tmp_path)).weights_gb == 3e-6
+    index = {"metadata": {"total_size": 99_734_020_096}, "weight_map": {}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert LIBRARY.model(str(tmp_path)).weights_gb == 99.734020096
+    assert weight_bytes_per_gpu(LIBRARY.model(str(tmp_path)).architecture, 4, 8, 2, mtp=True) == (
+        pytest.approx(99_734_020_096 / 16)
+    )
+    with pytest.raises(BadInput, match=r"is not simulated: .*; measure it on real servers"):
+        card.check_predicted()
 
 
 def test_the_file_itself_stands_for_its_folder(tmp_path: Path) -> None:

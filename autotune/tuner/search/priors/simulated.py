@@ -16,7 +16,7 @@ from contextlib import suppress
 import numpy as np
 from packaging.version import InvalidVersion
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput
 from autotune.base.arrays import Floats
 from autotune.engines import Candidate, Configuration, engine
 from autotune.load.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
@@ -59,8 +59,8 @@ def _groups_of_engines(candidates: Sequence[Candidate], spec: StudySpec) -> dict
     versions = {one.configuration.engine: one.engine_version for one in candidates}
     engines: dict[str, Groups] = {}
     for name in sorted(versions):
-        # Skip an engine without speed figures, or of an unknown version: it is not predicted.
-        with suppress(UnknownName, InvalidVersion):
+        # Skip an engine or a model without speed figures, or an unknown version: not predicted.
+        with suppress(BadInput, InvalidVersion):
             setup = ServerSetup(name, versions[name], {}, spec.model, spec.hardware, spec.gpus)
             engines[name] = groups_of(setup)
     return engines

@@ -1,0 +1,83 @@
+"""Describe a model whose layers are unknown as a plain decoder, with the weights of its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from autotune.base import BadInput
+
+from ..cards import Architecture
+from .keys import ConfigJson, NotPredicted, facts, read_json
+from .quantization import precision
+
+FEW_FIGURES = (
+    *("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads"),
+    "max_position_embeddings",
+)
+"""Keys that the search needs: which layouts divide, and which requests may be sent."""
+MOST_LAYERS = 10_000
+"""Limit of layers: of more, the kinds would not be listed in reasonable time."""
+_LEAST_BYTES = 0.5
+"""Bytes per weight of an unknown quantisation: no engine stores less than 4 bits."""
+_PER_TOKEN = 8
+"""Experts per token of a model that does not say; most have 8."""
+
+
+def plain_decoder(config: ConfigJson, context_limit: Callable[[ConfigJson], int]) -> Architecture:
+    """Describe a decoder with equal layers of full attention; raises `MalformedFile` without the
+    few figures that the search needs."""
+    missing = [key for key in FEW_FIGURES if not _common(config, key)]
+    if missing:
+        config.refuse(
+            f"is not a decoder's configuration: {', '.join(missing)} missing. "
+            "Add the figures to the file, or describe the model in a YAML file (docs/models.md)"
+        )
+    if _common(config, "num_hidden_layers") > MOST_LAYERS:
+        config.refuse(f"num_hidden_layers is above {MOST_LAYERS:,}; a model's layers are needed")
+    names = facts().figures
+    few = ("layers", "hidden_size", "heads", "vocab_size", "experts", "mtp_layers")
+    figures: dict[str, Any] = {name: _common(config, *names["decoder"][name]) for name in few}
+    layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
+    # Gated parts of 8/3 of the hidden width have the parameters of plain ones of 4.
+    width = _common(config, *names["decoder"]["intermediate_size"]) or 8 * hidden // 3
+    experts = figures["experts"]
+    if experts:
+        sizes = {name: _common(config, *keys) for name, keys in names["experts"].items()}
+        per_token = sizes["experts_per_token"] or _PER_TOKEN
+        figures |= {**sizes, "experts_per_token": min(per_token, experts)}
+    figures |= {
+        "kv_heads": _common(config, "num_key_value_heads") or heads,
+        "head_dim": _common(config, "head_dim") or max(1, hidden // heads),
+        "intermediate_size": width,
+        "context_limit": context_limit(config),
+        "tied_embeddings": bool(config.get("tie_word_embeddings")),
+        "checkpoint_gb": _checkpoint_gb(config),
+    }
+    try:
+        figures |= precision(config, {"q_proj": 1}, [experts > 0] * layers, mtp=False)
+    except NotPredicted:
+        figures |= {"weight_bytes": _LEAST_BYTES, "matrices_in": "bf16"}
+    return Architecture(**figures)
+
+
+def _common(config: ConfigJson, *keys: str) -> int:
+    """Return the first figure of some keys; of a list its layers' greatest common divisor."""
+    for key in keys:
+        several = [one for one in config.items(key) if isinstance(one, int) and 0 < one < 2**63]
+        if value := math.gcd(*several) if config.items(key) else config.number(key):
+            return value
+    return 0
+
+
+def _checkpoint_gb(config: ConfigJson) -> float:
+    """Return the size of the weights' files, by their index or their own; 0 without any."""
+    folder = config.path.parent
+    with suppress(BadInput):
+        metadata = read_json(folder / "model.safetensors.index.json").get("metadata")
+        size = metadata.get("total_size") if isinstance(metadata, dict) else None
+        if isinstance(size, int | float) and 0 < size < 2**63:
+            return size / 1e9
+    return sum(one.stat().st_size for one in folder.glob("*.safetensors")) / 1e9
