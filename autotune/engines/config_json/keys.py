@@ -29,7 +29,7 @@ class NotPredicted(MalformedFile):
 
 @dataclass(frozen=True, slots=True)
 class ConfigJson:
-    """Keys of a decoder's configuration; nested ones take precedence."""
+    """Keys of a decoder's configuration, under their usual names; nested ones take precedence."""
 
     path: Path
     keys: JsonObject
@@ -37,19 +37,28 @@ class ConfigJson:
     @classmethod
     def read(cls, path: Path) -> ConfigJson:
         """Read a file; missing keys have the defaults of its ``model_type``."""
-        keys = read_json(path)
+        keys, known = read_json(path), facts()
         for nested in _NESTED:
             if isinstance(keys.get(nested), Mapping):
-                keys = {**keys, **keys[nested]}
+                top = {key: keys[key] for key in known.of_the_top if key in keys}
+                keys = {**keys, **keys[nested], **top}
         if not isinstance(keys.get("model_type", ""), str | None):
             raise MalformedFile(
                 path, f"model_type is {keys['model_type']!r}; the name of an architecture is needed"
             )
+        parts = [(name, part) for name, part in keys.items() if isinstance(part, Mapping)]
+        written = {f"{name}.{key}": value for name, part in parts for key, value in part.items()}
+        written |= keys
+        for key, others in known.names.items():
+            named = next((written[name] for name in others if written.get(name)), None)
+            if named is not None and not keys.get(key):
+                keys[key] = named
+        for switch, figure in known.switched_by.items():
+            if keys.get(switch) is False:
+                keys[figure] = None
         listed = keys.get("layers_block_type") or keys.get("layer_types")
         layers = {"num_hidden_layers": len(listed)} if isinstance(listed, list) else {}
-        return cls(
-            path, {**layers, **facts().defaults.get(str(keys.get("model_type")), {}), **keys}
-        )
+        return cls(path, {**layers, **known.defaults.get(str(keys.get("model_type")), {}), **keys})
 
     def refuse(self, problem: str) -> NoReturn:
         raise MalformedFile(self.path, problem)
@@ -115,9 +124,13 @@ class ConfigFacts(Entry):
     ``config.json``."""
 
     defaults: dict[str, dict[str, Any]]
+    names: dict[str, list[str]]
+    of_the_top: list[str]
+    switched_by: dict[str, str]
     figures: dict[str, dict[str, list[str]]]
     sliding_in_all_layers: list[str]
     plain_feed_forward: list[str]
+    gated_attention: list[str]
     attention_kinds: list[str]
     decoders: list[str]
     encoders: dict[str, str]

@@ -45,8 +45,9 @@ def model_from_file(path: Path) -> ModelCard:
 
 
 def _refuse_others(config: ConfigJson) -> None:
+    family = config.get("model_type")
     for key, meaning in facts().encoders.items():
-        if config.get(key):
+        if config.get(key) or (key == family and not config.get("is_decoder")):
             config.refuse(f"{key}: {meaning}, not a decoder alone; give a decoder's config.json")
     classes = [str(name) for name in config.items("architectures")]
     if classes and not any(part in name for name in classes for part in facts().decoders):
@@ -59,7 +60,7 @@ def _refuse_others(config: ConfigJson) -> None:
 def _check_known(config: ConfigJson) -> None:
     """Raise `NotPredicted` for layers that are not described here, and for missing figures."""
     for key, meaning in facts().other_architectures.items():
-        if config.get(key):
+        if config.get(key) or key == config.get("model_type"):
             config.unknown(f"{meaning}, by {key}")
     odd = {str(kind) for kind in config.items("layer_types")} - {*facts().attention_kinds}
     if odd:
@@ -89,6 +90,7 @@ def _architecture(config: ConfigJson) -> Architecture:
     no_gate = config.get("model_type") in facts().plain_feed_forward
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
+        "gated_attention": config.get("model_type") in facts().gated_attention,
         "indexer": _indexer(config, layers),
         "context_limit": _context_limit(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
