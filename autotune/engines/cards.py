@@ -427,6 +427,8 @@ class HardwareCard(Entry):
     """``hopper``, ``blackwell``, ``cdna3`` …"""
     gpus: PositiveInt
     """GPUs per node; a machine without one counts as one device."""
+    most_gpus: PositiveInt = 8
+    """GPUs of the largest node that is built with this GPU; more are several nodes."""
     memory_gb: PositiveFloat
     """10^9 bytes per GPU, as the data sheet gives it."""
     driver_memory_gb: PositiveFloat | None = None

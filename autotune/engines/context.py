@@ -140,7 +140,8 @@ def unsuited(card: EngineCard, context: Context) -> str | None:
     """Explain why an engine cannot run this model on this hardware with any options; None if it
     can."""
     scope = context.scope({})
-    return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
+    needs = (need for need in card.requires if need.is_for(context.version))
+    return next((need.reason for need in needs if not evaluate(need.expect, scope)), None)
 
 
 def broken_rules(card: EngineCard, configuration: Configuration, context: Context) -> list[Rule]:

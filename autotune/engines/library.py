@@ -269,8 +269,8 @@ _ENGINE_FILES = {
     "emulation": "emulator.yaml",
 }
 """File in the engine's folder for a kind with one file per engine."""
-_COUNTED = re.compile(r"(?P<gpus>[1-9]|1[0-6])\s*x\s*(?P<name>.+)", re.IGNORECASE)
-"""A node by its number of GPUs, e.g. ``4xl40s``; no node has more than 16."""
+_COUNTED = re.compile(r"(?P<gpus>[1-9]\d{,3})\s*x\s*(?P<name>.+)", re.IGNORECASE)
+"""A node by its number of GPUs, e.g. ``4xl40s``."""
 _MAKERS = re.compile(r"nvidia|geforce|amd|instinct|[\s_-]+")
 
 
@@ -397,7 +397,14 @@ class Library:
         if card := cards.get(_spelled(name)):
             return card
         if (counted := _COUNTED.fullmatch(name)) and (card := cards.get(_spelled(counted["name"]))):
-            return card.model_copy(update={"gpus": int(counted["gpus"])})
+            gpus, most = int(counted["gpus"]), max(card.gpus, card.most_gpus)
+            if gpus > most:
+                raise BadInput(
+                    f"{name}: a node of {card.name} has at most {most} GPUs, so these are "
+                    f"{-(-gpus // most)} nodes, and a server over several nodes is not searched; "
+                    f"name one node ({card.name}), of which run --executor ray measures many at a time"
+                )
+            return card.model_copy(update={"gpus": gpus})
         # A GPU of nearly the same name is another product: a V100 is no H100. But its card is the
         # one to begin with.
         near = difflib.get_close_matches(name.lower(), self.hardware, n=1, cutoff=0)[0]

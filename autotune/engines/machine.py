@@ -180,8 +180,11 @@ _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 _INSTINCT = {
     "0x74a0": "AMD Instinct MI300A",
     "0x74a1": "AMD Instinct MI300X",
+    "0x74a2": "AMD Instinct MI308X",
     "0x74a5": "AMD Instinct MI325X",
     "0x74b5": "AMD Instinct MI300X VF",
+    "0x75a0": "AMD Instinct MI350X",
+    "0x75a3": "AMD Instinct MI355X",
 }
 """PCI device ids (pci.ids), for cards whose board does not report its name, as in a virtual
 machine."""
@@ -371,7 +374,7 @@ def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:
 
 _GENERATIONS = {
     r"\b(gb[23]00|b[123]00)\b": "blackwell",
-    r"\brtx (50\d0|pro \d+)\b": "rtx_blackwell",
+    r"\b(gb10|rtx (50\d0|pro \d+))\b": "rtx_blackwell",
     r"\b(gh200|h[128]00|h20)\b": "hopper",
     r"\b(l4|l20|l40s?|ada|rtx 40\d0)\b": "ada",
     r"\b(a100|a800|a[1234]0g?|rtx (30\d0|a\d000))\b": "ampere",

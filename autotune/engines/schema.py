@@ -346,7 +346,7 @@ class Recipe(Conditional):
     source: str
 
 
-class Requirement(Entry):
+class Requirement(Versioned):
     """Requirement of the engine on model and hardware; if it does not hold, the engine is excluded
     with the reason."""
 

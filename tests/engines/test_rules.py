@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.engines.command import Configuration, Scalar
-from autotune.engines.context import broken_rules, effective
+from autotune.engines.context import broken_rules, effective, unsuited
 from autotune.engines.entry import in_range
 from autotune.engines.enumeration import enumerate_engine
 from autotune.engines.expression import evaluate
@@ -438,19 +438,44 @@ def test_tensorrt_llm_needs_nvidia() -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_sparse_attention_needs_hopper_or_the_blackwell_of_data_centres(name: str) -> None:
+def test_sparse_attention_needs_hopper_or_blackwell(name: str) -> None:
     card = engine(name).card
-    (need,) = [need for need in card.requires if "sparse_attention and hardware" in need.expect]
-    runs = {
-        node
-        for node in LIBRARY.hardware
-        if evaluate(need.expect, context(card.newest, node=node, gpus=1).scope({}))
-    }
-    assert {"h100", "h200", "gh200", "b200", "b300"} <= runs
-    assert (
-        not {"a100", "a10", "l4", "l40s", "rtx4090", "rtx5090", "rtx-pro-6000-blackwell-server"}
-        & runs
-    )
+
+    def runs(model: str, version: str = card.newest) -> set[str]:
+        """The nodes that the engine's card allows for a model."""
+        return {
+            node
+            for node in LIBRARY.hardware
+            if unsuited(card, context(version, model, node=node, gpus=1)) is None
+        }
+
+    assert {"h100", "h200", "h800", "h20-3e", "gh200", "b200", "b300", "gb300"} <= runs(V32)
+    without = {"a100", "a800", "rtx-a6000", "a10", "l4", "l40", "l40s", "rtx4090"}
+    assert not without & runs(V32)
+    # FlashInfer has kernels for compute capability 12: vLLM takes them for any model from 0.24 on
+    # (v1/attention/backends/registry.py), SGLang for GLM-5's class from 0.5.20 on
+    # (flash_mla_sm120.py of 0.5.23).
+    rtx = {"rtx5090", "rtx-pro-6000-blackwell-server", "gb10"}
+    assert rtx & runs(V32) == (rtx if name == "vllm" else set())
+    assert rtx & runs("zai-org/GLM-5.2-FP8") == (set() if name == "tensorrt_llm" else rtx)
+    old = {"vllm": "0.13.0", "sglang": "0.5.9", "tensorrt_llm": "1.0.0"}[name]
+    assert not rtx & (runs(V32, old) | runs("zai-org/GLM-5.2-FP8", old))
+
+
+def test_sparse_attention_on_rtx_blackwell_has_one_kernel_and_one_layout_of_its_cache() -> None:
+    """`platforms/cuda.py` and `flashinfer_mla_sparse_sm120.py` of vLLM 0.33."""
+    node = "rtx-pro-6000-blackwell-server"
+    space = enumerate_engine(engine("vllm").card, context("0.33.0", V32, node=node)).configurations
+    pairs = {(c.knobs["attention_backend"], c.knobs["kv_cache_dtype"]) for c in space}
+    assert pairs == {("FLASHINFER_MLA_SPARSE_SM120", "fp8_ds_mla")}
+    assert {c.knobs["block_size"] for c in space} == {64}
+    for command, rule in (
+        (f"{VLLM} --attention-backend FLASHMLA_SPARSE", "backend-needs-hopper"),
+        (f"{VLLM} --attention-backend FLASHINFER_MLA_SPARSE", "backend-needs-blackwell"),
+    ):
+        assert rule in failing_rules(command, "0.33.0", V32, node)
+    command = f"{VLLM} --attention-backend FLASHINFER_MLA_SPARSE_SM120 --kv-cache-dtype fp8_ds_mla"
+    assert "backend-of-one-generation" in failing_rules(command, "0.33.0", V32, "b200")
 
 
 @pytest.mark.parametrize(
@@ -492,3 +517,47 @@ def test_kernels_of_other_generations_fail(
 ) -> None:
     assert rule in failing_rules(command, version, R1, fails_on)
     assert rule not in failing_rules(command, version, R1, runs_on)
+
+
+def test_the_kernels_that_are_tried_on_the_blackwell_of_data_centres() -> None:
+    """`_get_backend_priorities` of platforms/cuda.py and the backends' own conditions (0.33)."""
+
+    def tried(model: str, version: str = "0.33.0") -> set[tuple[Scalar, Scalar]]:
+        found = enumerate_engine(engine("vllm").card, context(version, model, node="b200"))
+        return {
+            (one.knobs["kv_cache_dtype"], one.knobs["attention_backend"])
+            for one in found.configurations
+        }
+
+    assert tried(V32) == {
+        ("bfloat16", None),
+        ("bfloat16", "FLASHMLA_SPARSE"),
+        ("bfloat16", "FLASHINFER_MLA_SPARSE"),
+        ("fp8_e4m3", "FLASHINFER_MLA_SPARSE"),
+        ("fp8_ds_mla", "FLASHMLA_SPARSE"),
+    }
+    assert tried(R1) == {("bfloat16", None), ("fp8", None), ("fp8", "TOKENSPEED_MLA")}
+    assert tried(R1, "0.32.0") == {("bfloat16", None), ("fp8", None)}
+
+
+@pytest.mark.parametrize(
+    ("node", "version", "budget", "sequences"),
+    [
+        ("a100", "0.33.0", 2048, 256),
+        ("a800", "0.33.0", 8192, 1024),
+        ("gb10", "0.32.0", 8192, 1024),
+        ("gb10", "0.33.0", 2048, 256),
+        ("rtx-a6000", "0.33.0", 2048, 256),
+    ],
+)
+def test_a_node_s_budgets_are_those_of_its_name_and_memory(
+    node: str, version: str, budget: int, sequences: int
+) -> None:
+    """`get_batch_defaults` of engine/arg_utils.py: 70 GiB and more, but no A100, nor (0.33) GB10."""
+    made = effective(
+        engine("vllm").card,
+        read(f"vllm serve {QWEN8}", version, QWEN8, node),
+        context(version, QWEN8, node=node, gpus=1),
+    )
+    assert made.knobs["max_batched_tokens"] == budget
+    assert made.knobs["max_running_requests"] == sequences

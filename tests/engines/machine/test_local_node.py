@@ -56,6 +56,15 @@ def test_other_gpus_get_what_can_be_read_and_say_that_their_rates_are_none_of_th
         ("NVIDIA GH200 480GB", "gh200"),
         ("NVIDIA GB200", "gb200"),
         ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA GB300", "gb300"),
+        ("NVIDIA H20", "h20"),
+        ("NVIDIA H20-3e", "h20-3e"),
+        ("NVIDIA H800", "h800"),
+        ("NVIDIA A800-SXM4-80GB", "a800"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA L40", "l40"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA GB10", "gb10"),
     ],
 )
 def test_a_gpu_has_the_card_whose_name_says_most_of_it(
@@ -64,6 +73,16 @@ def test_a_gpu_has_the_card_whose_name_says_most_of_it(
     nvidia(tmp_path, 2, product)
     card = local_node(LIBRARY, tmp_path)
     assert (card.name, card.gpus, card.generation) == (name, 2, generation_of(product))
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [("AMD Instinct MI308X", "mi308x"), ("AMD Instinct MI350X", "mi350x")],
+)
+def test_an_amd_gpu_has_the_card_of_its_name(product: str, name: str, tmp_path: Path) -> None:
+    amd(tmp_path, 2, name=product)
+    card = local_node(LIBRARY, tmp_path)
+    assert (card.name, card.generation) == (name, generation_of(product))
 
 
 def test_a_card_of_one_s_own_that_says_more_wins(tmp_path: Path) -> None:
@@ -78,12 +97,12 @@ def test_a_card_of_one_s_own_that_says_more_wins(tmp_path: Path) -> None:
 def test_gpus_without_a_card_have_a_generation() -> None:
     named = {
         "NVIDIA GeForce RTX 3090": "ampere",
-        "NVIDIA RTX A6000": "ampere",
+        "NVIDIA RTX A5000": "ampere",
         "NVIDIA GeForce RTX 4080": "ada",
     }
     named |= {
         "NVIDIA GeForce RTX 5080": "rtx_blackwell",
-        "NVIDIA GB300": "blackwell",
+        "NVIDIA B100": "blackwell",
         "Tesla T4": "unknown",
     }
     assert {product: generation_of(product) for product in named} == named

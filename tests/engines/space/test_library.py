@@ -128,6 +128,12 @@ def test_a_malformed_file_is_named_with_its_line(
         ("rtx 6000 ada", "rtx6000-ada", 1),
         ("AMD Instinct MI300X", "mi300x", 8),
         ("8xh200", "h200", 8),
+        ("DGX Spark", "gb10", 1),
+        ("h20-141gb", "h20-3e", 8),
+        ("h20", "h20", 8),
+        ("4 x RTX A6000", "rtx-a6000", 4),
+        ("a6000", "rtx-a6000", 1),
+        ("16xa100", "a100", 16),
     ],
 )
 def test_a_node_is_found_by_what_people_type(typed: str, name: str, gpus: int) -> None:
@@ -139,10 +145,9 @@ def test_a_node_is_found_by_what_people_type(typed: str, name: str, gpus: int) -
     ("typed", "nearest"),
     [
         ("v100", "h100"),
-        ("l40", "l40s"),
+        ("l40g", "l40"),
         ("h1000", "h100"),
         ("mi300", "mi300x"),
-        ("99xh200", "h200"),
         ("0xh200", "h200"),
     ],
 )
@@ -154,6 +159,23 @@ def test_no_other_gpu_is_suggested_and_a_file_to_start_from_is_named(
     assert "did you mean" not in str(caught.value)
     (path,) = re.findall(r"copy the nearest, (\S+\.yaml)", str(caught.value))
     assert Library().node(path).name == nearest
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("16xh200", "a node of h200 has at most 8 GPUs, so these are 2 nodes"),
+        ("24xMI300X", "a node of mi300x has at most 8 GPUs, so these are 3 nodes"),
+        ("8xgb200", "a node of gb200 has at most 4 GPUs, so these are 2 nodes"),
+        ("2xdgx-spark", "a node of gb10 has at most 1 GPUs, so these are 2 nodes"),
+        ("99xh200", "13 nodes"),
+    ],
+)
+def test_more_gpus_than_one_box_has_are_several_nodes_and_no_server_is_over_them(
+    typed: str, said: str
+) -> None:
+    with pytest.raises(BadInput, match=rf"^{typed}: .*{said}.*--executor ray"):
+        Library().node(typed)
 
 
 def test_every_card_says_where_its_figures_are_from_and_what_was_not_measured() -> None:
