@@ -9,6 +9,8 @@ out; so is the vision part of a model that has one.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,20 +20,18 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from autotune.base import BadInput
 
 from .entry import Entry
+from .layers import (
+    BF16,
+    AnyGroup,
+    AttentionGroup,
+    DeltaNet,
+    GroupedQuery,
+    Indexer,
+    LatentAttention,
+    LayerGroup,
+    Projection,
+)
 from .schema import Addition
-
-
-class Indexer(Entry):
-    """DeepSeek sparse attention's indexer (V3.2): scores all tokens, keeps the top ones."""
-
-    heads: int
-    head_dim: int
-    top_k: int
-    bytes_per_token_layer: int
-    """Bytes per token and layer of its fp8 key cache, scales included."""
-    layers: int | None = None
-    """Layers with an indexer of their own; None: all (GLM-5.2 shares)."""
-
 
 MatrixType = Literal["bf16", "fp8", "fp4"]
 """Types of matrix multiplication; their peaks are in the hardware's card."""
@@ -79,6 +79,8 @@ class Architecture(Entry):
     linear_head_dim: int = 0
     gated_attention: bool = False
     """A gate as wide as the query on attention's output."""
+    layer_groups: tuple[AnyGroup, ...] = ()
+    """Layers that differ from what the keys of attention above say of the others."""
     mtp_layers: int = 0
     """Multi-token-prediction layers in the checkpoint."""
     context_limit: int
@@ -111,6 +113,12 @@ class Architecture(Entry):
                 raise ValueError(
                     f"{part}={getattr(self, part)} are more than the {self.layers} layers"
                 )
+        listed = sum(group.layers for group in self.layer_groups)
+        if listed + self.sliding_layers + self.linear_layers > self.layers:
+            raise ValueError(
+                f"layer_groups have {listed} layers, more than the {self.layers} of the model "
+                "without its sliding_layers and linear_layers"
+            )
         if self.experts and not 0 < self.experts_per_token <= self.experts:
             raise ValueError(
                 f"experts_per_token={self.experts_per_token} is not 1 to {self.experts}"
@@ -118,9 +126,18 @@ class Architecture(Entry):
         return self
 
     @property
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """Return all layers, grouped by their mixers."""
+        return groups_of(self)
+
+    @property
+    def attention_groups(self) -> Iterator[AttentionGroup]:
+        return (group for group in groups_of(self) if isinstance(group, AttentionGroup))
+
+    @property
     def attended_limit(self) -> int:
         """Return the tokens visible to an attention layer if limited; 0 = every layer sees all."""
-        return self.indexer.top_k if self.indexer else self.sliding_window
+        return attended_limit(self)
 
     def multiplied_in(self, weight_bytes: float) -> MatrixType:
         """Return the type in which matrices of this number of bytes per weight are multiplied."""
@@ -130,76 +147,91 @@ class Architecture(Entry):
         return "fp8" if kind == "fp4" and weight_bytes >= 1.0 else kind
 
 
-BF16 = 2.0
+@lru_cache
+def groups_of(a: Architecture) -> tuple[LayerGroup, ...]:
+    """Translate the keys of attention to groups; the listed ones follow."""
+    full = a.layers - a.sliding_layers - a.linear_layers
+    full -= sum(group.layers for group in a.layer_groups)
+    groups: list[LayerGroup] = []
+    for layers, window in ((full, 0), (a.sliding_layers, a.sliding_window)):
+        if layers:
+            groups.append(_attention_group(a, layers, window))
+    if a.linear_layers:
+        groups.append(
+            DeltaNet(
+                layers=a.linear_layers,
+                key_heads=a.linear_key_heads,
+                value_heads=a.linear_value_heads,
+                head_dim=a.linear_head_dim,
+            )
+        )
+    return (*groups, *a.layer_groups)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """Weights (elements) of one layer's parts, the mean over different layers.
-
-    Attributes:
-        attention_sharded: cut by heads over the tensor-parallel ranks.
-        attention_kv: keys' and values' projections, cut by KV heads: a rank has at least one.
-        attention_replicated: the same on every rank: latent down-projections and the indexer.
-        expert: one routed expert.
-        shared: the shared experts together.
-        dense: the feed-forward part of a layer without experts.
-    """
-
-    attention_sharded: float
-    attention_kv: float
-    attention_replicated: float
-    expert: float
-    shared: float
-    dense: float
+def _attention_group(a: Architecture, layers: int, window: int) -> AttentionGroup:
+    common = {
+        "layers": layers,
+        "heads": a.heads,
+        "head_dim": a.head_dim,
+        "v_head_dim": a.v_head_dim,
+        "window": window,
+        "indexer": None if window else a.indexer,
+    }
+    if not a.kv_lora_rank:
+        return GroupedQuery(**common, kv_heads=a.kv_heads, gated=a.gated_attention)
+    latent = {name: getattr(a, name) for name in _LATENT}
+    return LatentAttention(**common, **latent)
 
 
-def layer_weights(a: Architecture) -> LayerWeights:
-    """Count the elements per layer of a decoder with latent or grouped-query attention."""
-    h = a.hidden_size
-    if a.kv_lora_rank:
-        up = a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
-        query = (a.q_lora_rank or h) * a.heads * a.head_dim
-        sharded = query + up + a.heads * a.v_head_dim * h
-        kv = 0
-        replicated = float(h * a.q_lora_rank + h * (a.kv_lora_rank + a.qk_rope_head_dim))
-    else:
-        sharded = (2 + a.gated_attention) * h * a.head_dim * a.heads
-        kv = 2 * h * a.head_dim * a.kv_heads
-        replicated = 0.0
-        if a.linear_layers:
-            # Queries and keys, values, their gate and the output; two figures per head beside them.
-            heads = 2 * a.linear_key_heads + 3 * a.linear_value_heads
-            linear = h * (heads * a.linear_head_dim + 2 * a.linear_value_heads)
-            share = a.linear_layers / a.layers
-            sharded = round((1 - share) * sharded + share * linear)
-            kv = round((1 - share) * kv)
-    if a.indexer:
-        indexer = (a.q_lora_rank or h) * a.indexer.heads * a.indexer.head_dim
-        indexer += h * (a.indexer.head_dim + a.indexer.heads)
-        replicated += indexer * indexer_layers(a) / a.layers
-    width = a.feed_forward_matrices * h
-    return LayerWeights(
-        attention_sharded=float(sharded),
-        attention_kv=float(kv),
-        attention_replicated=replicated,
-        expert=float(width * a.expert_intermediate_size),
-        shared=float(
-            width * (a.shared_intermediate_size or a.expert_intermediate_size * a.shared_experts)
-        ),
-        dense=float(width * a.intermediate_size),
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim")
+
+
+@lru_cache
+def attended_limit(a: Architecture) -> int:
+    """Return the tokens that an indexer chooses, else those of the first window; 0 without
+    either."""
+    limits = [group.indexer.top_k for group in a.attention_groups if group.indexer]
+    return next(iter(limits or [group.window for group in a.attention_groups if group.window]), 0)
+
+
+def draft_layer(a: Architecture) -> Architecture:
+    """Return a model of one layer as it drafts: with full attention if a layer has it, else like
+    the last group."""
+    draft = a.model_copy(update={"layers": 1, **_DRAFT})
+    if sum(group.layers for group in a.layer_groups) == a.layers:
+        last = a.layer_groups[-1].model_copy(update={"layers": 1, "feed_forward": True})
+        return draft.model_copy(update={"layer_groups": (last,)})
+    indexer = a.indexer and a.indexer.model_copy(update={"layers": None})
+    return draft.model_copy(update={"layer_groups": (), "indexer": indexer})
+
+
+_DRAFT = dict.fromkeys(("dense_layers", "linear_layers", "sliding_layers"), 0)
+
+
+def mixer_projections(a: Architecture) -> Iterator[tuple[LayerGroup, Projection]]:
+    """List the matrices of all mixers."""
+    for group in a.groups:
+        for projection in group.projections(a.hidden_size):
+            yield group, projection
+
+
+def feed_forward_elements(a: Architecture) -> tuple[float, float, float]:
+    """Count the elements of a routed expert, of the shared experts together and of a dense part."""
+    width = a.feed_forward_matrices * a.hidden_size
+    shared = a.shared_intermediate_size or a.expert_intermediate_size * a.shared_experts
+    return (
+        float(width * a.expert_intermediate_size),
+        float(width * shared),
+        float(width * a.intermediate_size),
     )
 
 
 def expert_layers(a: Architecture) -> int:
-    return a.layers - a.dense_layers if a.experts else 0
+    return feed_forward_layers(a) - a.dense_layers if a.experts else 0
 
 
-def indexer_layers(a: Architecture) -> int:
-    """Count the layers with their own indexer; the others reuse the previous layer's choice."""
-    if not a.indexer:
-        return 0
-    return a.layers if a.indexer.layers is None else a.indexer.layers
+def feed_forward_layers(a: Architecture) -> int:
+    return sum(group.layers for group in a.groups if group.feed_forward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,24 +246,27 @@ class Matrices:
         return self.elements * self.weight_bytes
 
 
-def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matrices]:
-    """Return a rank's attention and feed-forward parts of all layers, without routed experts."""
-    w = layer_weights(a)
-    attention = _attention(a, tensor_parallel)
-    feed_forward = (
-        w.dense * (a.layers - expert_layers(a)) + w.shared * expert_layers(a)
-    ) / tensor_parallel
+def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, ...]:
+    """Return a rank's mixers, quantised and plain, and feed-forward parts of all layers, without
+    routed experts."""
+    _, shared, dense = feed_forward_elements(a)
+    with_experts = expert_layers(a)
+    feed_forward = dense * (feed_forward_layers(a) - with_experts) + shared * with_experts
+    quantised, plain = mixer_elements(a, tensor_parallel)
     return (
-        Matrices(attention * a.layers, a.attention_weight_bytes or a.weight_bytes),
-        Matrices(feed_forward, a.dense_weight_bytes or a.weight_bytes),
+        Matrices(quantised, a.attention_weight_bytes or a.weight_bytes),
+        Matrices(plain, BF16),
+        Matrices(feed_forward / tensor_parallel, a.dense_weight_bytes or a.weight_bytes),
     )
 
 
-def _attention(a: Architecture, tensor_parallel: int) -> float:
-    """Count the elements of one layer's attention on a rank."""
-    w = layer_weights(a)
-    attention = w.attention_sharded / tensor_parallel + w.attention_replicated
-    return attention + w.attention_kv / min(tensor_parallel, a.kv_heads)
+def mixer_elements(a: Architecture, tensor_parallel: int) -> tuple[float, float]:
+    """Count the elements of all mixers on a rank: those that the checkpoint's method may quantise,
+    and plain ones."""
+    counted = [0.0, 0.0]
+    for group, projection in mixer_projections(a):
+        counted[projection.plain] += group.layers * projection.on_rank(tensor_parallel)
+    return counted[0], counted[1]
 
 
 def vocabulary_elements(a: Architecture) -> int:
@@ -252,7 +287,7 @@ def active_parameters(a: Architecture) -> float:
 
 def _layer_parameters(a: Architecture, experts: int) -> float:
     """Count the parameters of all layers with some of each layer's experts."""
-    routed = experts * layer_weights(a).expert * expert_layers(a)
+    routed = experts * feed_forward_elements(a)[0] * expert_layers(a)
     return sum(part.elements for part in rank_layers(a, 1)) + routed
 
 
@@ -268,56 +303,46 @@ def weight_bytes_per_gpu(
     """
     if a.checkpoint_gb:
         return a.checkpoint_gb * 1e9 / stage_gpus / pipeline
-    w = layer_weights(a)
-    experts = a.experts * w.expert * expert_layers(a) / stage_gpus
+    expert, shared, dense = feed_forward_elements(a)
+    experts = a.experts * expert * expert_layers(a) / stage_gpus
     layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts * a.weight_bytes
     weights = (layers + vocabulary_elements(a) * BF16 / tensor_parallel) / pipeline
     if not mtp:
         return weights
     # One more layer (with experts), and the projection of two hidden states to one.
-    feed_forward = (w.shared if a.experts else w.dense) / tensor_parallel
-    feed_forward += a.experts * w.expert / stage_gpus
-    elements = _attention(a, tensor_parallel) + feed_forward + 2 * a.hidden_size**2
+    feed_forward = (shared if a.experts else dense) / tensor_parallel
+    feed_forward += a.experts * expert / stage_gpus
+    mixer = sum(mixer_elements(a, tensor_parallel)) / a.layers
+    elements = mixer + feed_forward + 2 * a.hidden_size**2
     return weights + elements * (a.mtp_weight_bytes or a.weight_bytes)
 
 
-def kv_bytes_per_token_layer(
-    a: Architecture, kv_type: str, tensor_parallel: int, length: int = 0
+def kv_bytes_per_token(
+    a: Architecture, kv_type: str, tensor_parallel: int, length: int = 0, alignment: int = 1
 ) -> float:
-    """Return the bytes of KV cache of one token in one layer on one rank, the mean over the layers.
-
-    Latent attention keeps kv-lora + rope values, the same on every tensor-parallel rank;
-    ``fp8_ds_mla`` keeps the 512 latent values in fp8 with scales and the rope part in bf16 (656
-    bytes, vLLM and FlashMLA). Grouped-query heads are cut over the ranks. A sparse model adds the
-    indexer's keys.
+    """Return the bytes of KV cache of one token on one rank, in all layers.
 
     Args:
-        length: tokens of the sequence whose mean is asked for, where layers with a sliding window
-            keep only their window; 0 = every layer keeps all tokens.
+        length: as of `LayerGroup.kv_bytes`.
+        alignment: bytes to which latent attention's cache of a token and layer is padded.
     """
-    value_bytes = 1.0 if kv_type == "fp8" else BF16
-    if a.kv_lora_rank:
-        size = (a.kv_lora_rank + a.qk_rope_head_dim) * value_bytes
-        if kv_type == "fp8_ds_mla":
-            size = a.kv_lora_rank * (1 + 4 / 128) + a.qk_rope_head_dim * BF16
-    else:
-        size = 2 * a.kv_heads * a.head_dim * value_bytes / min(tensor_parallel, a.kv_heads)
-    if length > a.sliding_window > 0:
-        size *= 1 - a.sliding_layers / a.layers * (1 - a.sliding_window / length)
-    size *= 1 - a.linear_layers / a.layers
-    return size + indexer_bytes_per_token_layer(a)
+    total = 0.0
+    for group in a.groups:
+        size = group.kv_bytes(kv_type, tensor_parallel, length)
+        if alignment > 1 and isinstance(group, AttentionGroup) and group.latent:
+            size = math.ceil(size / alignment) * alignment
+        total += size * group.layers
+    return total
 
 
-def indexer_bytes_per_token_layer(a: Architecture) -> float:
-    """Return the bytes of the indexer's keys of one token, the mean over the layers; 0 without
-    one."""
-    return a.indexer.bytes_per_token_layer * indexer_layers(a) / a.layers if a.indexer else 0.0
-
-
-def linear_state_bytes(a: Architecture) -> float:
-    """Return the bytes of a sequence's states in all layers with linear attention, in float32
-    (Qwen3.5's type)."""
-    return 4.0 * a.linear_layers * a.linear_value_heads * a.linear_head_dim**2
+def state_bytes(a: Architecture, tensor_parallel: int, *, recurrent: bool = False) -> float:
+    """Return the bytes on one rank that a sequence takes however long it is, in all layers; of
+    `recurrent` ones alone."""
+    return sum(
+        group.layers * group.state_bytes(tensor_parallel)
+        for group in a.groups
+        if group.recurrent or not recurrent
+    )
 
 
 Share = Annotated[float, Field(gt=0, le=1)]

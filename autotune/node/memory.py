@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from autotune.engines import Failure, FailureKind
 from autotune.engines.cards import (
-    BF16,
     expert_layers,
-    kv_bytes_per_token_layer,
-    linear_state_bytes,
+    kv_bytes_per_token,
+    state_bytes,
     vocabulary_elements,
     weight_bytes_per_gpu,
 )
+from autotune.engines.layers import BF16, LatentAttention
 
 from .server import SimulatedServer
 
@@ -23,7 +23,7 @@ GIB = 2.0**30
 _FLOAT32 = 4.0
 _NORMAL = NormalDist()
 _STATES = 256
-"""Sequences whose states of linear attention are reserved; for more the engines use cache space."""
+"""Sequences whose states are reserved; for more the engines use cache space."""
 TOO_CLOSE = 0.1
 """Odds below which (9 to 1 either way) the plan is too close to call."""
 
@@ -140,11 +140,13 @@ def _weight_bytes(server: SimulatedServer) -> float:
     mtp = server.speculative_tokens > 0
     checkpoint = weight_bytes_per_gpu(a, tp, server.stage_gpus, stages, mtp)
     router = a.experts * a.hidden_size * BF16 * expert_layers(a)
-    if server.coefficients.latent_products:
-        width, element = a.q_lora_rank + a.hidden_size, a.weight_bytes
-    else:
-        width, element = a.qk_nope_head_dim + a.v_head_dim, BF16
-    copies = a.heads / tp * a.kv_lora_rank * width * element * a.layers
+    copies = 0.0
+    for group in a.groups:
+        if isinstance(group, LatentAttention):
+            width, element = group.qk_nope_head_dim + group.v_head_dim, BF16
+            if server.coefficients.latent_products:
+                width, element = group.q_lora_rank + a.hidden_size, a.weight_bytes
+            copies += group.heads / tp * group.kv_lora_rank * width * element * group.layers
     weights = checkpoint + (router + copies) / stages + a.extra_gb * 1e9
     # Layers may be moved to the host's memory, the vocabulary may not.
     return max(weights, vocabulary_elements(a) * BF16 / tp / stages)
@@ -197,10 +199,10 @@ def _kv_token_bytes(server: SimulatedServer) -> float:
     a, c = server.architecture, server.coefficients
     # Sequences shorter than a window take more of the pool per token than this mean.
     length = server.context_length if c.sliding_cache == "window" else 0
-    per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel, length)
-    if a.kv_lora_rank and c.latent_cache_alignment > 1:
-        per_token = math.ceil(per_token / c.latent_cache_alignment) * c.latent_cache_alignment
-    return per_token * a.layers / server.pipeline_parallel / server.context_parallel
+    per_token = kv_bytes_per_token(
+        a, server.kv_type, server.tensor_parallel, length, c.latent_cache_alignment
+    )
+    return per_token / server.pipeline_parallel / server.context_parallel
 
 
 def plan_memory(server: SimulatedServer) -> MemoryPlan:
@@ -232,9 +234,11 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         kv_cache = spare * fraction
         cache_sigma = spare_sigma = activation_sigma + share * (communication + graphs)
     if kv_cache > 0:
-        # States of linear attention, of the running sequences and one more per drafted token.
-        state = linear_state_bytes(a) / min(server.tensor_parallel, max(1, a.linear_value_heads))
-        sequences = min(server.running_limit, _STATES) * (1 + server.speculative_tokens)
+        # States of the running sequences, and one more of linear attention per drafted token.
+        state = state_bytes(a, server.tensor_parallel)
+        drafted = state_bytes(a, server.tensor_parallel, recurrent=True)
+        state += server.speculative_tokens * drafted
+        sequences = min(server.running_limit, _STATES)
         kv_cache -= min(kv_cache / 2, sequences * state / server.pipeline_parallel)
     kv_token = _kv_token_bytes(server)
     blocks = int(max(0.0, kv_cache) / kv_token) // server.block_tokens

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from autotune.engines import Knobs, Library, Scalar
-from autotune.engines.cards import BF16
 from autotune.engines.entry import first_for
 from autotune.engines.expression import evaluate, names
+from autotune.engines.layers import BF16
 from autotune.load.requests import Requests
 
 from .calibration import ServerSetup, coefficients_of

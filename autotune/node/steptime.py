@@ -19,16 +19,15 @@ import numpy as np
 
 from autotune.base.arrays import Floats
 from autotune.engines.cards import (
-    BF16,
     Architecture,
+    draft_layer,
     expert_layers,
-    indexer_bytes_per_token_layer,
-    indexer_layers,
-    kv_bytes_per_token_layer,
-    layer_weights,
-    linear_state_bytes,
+    feed_forward_elements,
+    feed_forward_layers,
     rank_layers,
+    state_bytes,
 )
+from autotune.engines.layers import ALL, BF16, KEPT, WINDOW, AttentionGroup, LayerGroup
 
 from .server import SimulatedServer
 
@@ -110,8 +109,7 @@ class StepTime:
         elif server.speculative_tokens:
             self._draft = StepTime(server, drafting=True)
         self._server, self._a, self._c, self._bandwidth = server, a, c, server.bandwidth
-        self._attending = a.layers - a.linear_layers
-        self._expert_layers, self._indexer_layers = expert_layers(a), indexer_layers(a)
+        self._expert_layers = expert_layers(a)
         self._decode_tokens = 1 + server.speculative_tokens
         tp = server.tensor_parallel
         parts = rank_layers(a, tp)
@@ -121,41 +119,25 @@ class StepTime:
             for part in parts
         )
         self._head_elements = a.vocab_size * a.hidden_size / tp
-        self._kv_layer = kv_bytes_per_token_layer(a, server.kv_type, tp) / server.context_parallel
-        bf16 = hw.reached_flops("bf16")
-        self._head_flops = bf16 * c.gemm_share
+        self._head_flops = hw.reached_flops("bf16") * c.gemm_share
         self._kv_bandwidth = server.bandwidth * c.kv_share
-        # Ranks that share a context gather each other's queries. Dense kernels read a rank's own
-        # entries; sparse ones run over all chosen ones and mask those of other ranks.
-        shared = server.context_parallel
-        self._dense_heads = self._heads = a.heads / tp
-        if a.indexer:
-            self._heads = max(self._dense_heads * shared, c.sparse_head_tile)
-        # Absorbed latent attention multiplies by the cached width; prefill without absorption by
-        # the heads' own.
-        self._decode_width = 2 * a.head_dim
-        if a.kv_lora_rank > 0:
-            self._decode_width = 2 * a.kv_lora_rank + a.qk_rope_head_dim
-        value_width = a.v_head_dim or a.head_dim
-        self._prefill_width = a.head_dim + value_width
-        self._dense_flops = bf16 * c.attention_share
-        sparse = hw.bf16_tflops * 1e12 * c.sparse_attention_share
-        self._attention_flops = sparse if a.indexer else self._dense_flops
-        self._sparse_prefill_flops = sparse * c.sparse_prefill_gain
-        self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share * shared
-        self._indexer_keys = indexer_bytes_per_token_layer(a) / shared
-        self._cut_layers = 1.0 if a.indexer else a.sliding_layers / a.layers
-        self._state_bytes = 2 * linear_state_bytes(a) / min(tp, max(1, a.linear_value_heads))
-        self._linear_flops = bf16 * c.linear_share
+        self._prepare_attention()
+        # Recurrent layers.
+        self._state_bytes = 2 * state_bytes(a, tp, recurrent=True)
+        self._prompt_flops = sum(group.layers * group.prompt_flops for group in a.groups)
+        self._linear_flops = hw.reached_flops("bf16") * c.linear_share * tp
         self._link = hw.link_gb_s * 1e9 / 2 * c.link_share
         # Hidden states that the kernels between matrix products read and write, bytes per token
         # over all layers: norms and residuals, queries, keys and values, gate and up projection.
-        attention = (2 * a.heads + 2 * a.kv_heads) * value_width / tp
-        dense = 3 * (a.layers - self._expert_layers) * a.intermediate_size / tp
-        self._passed_bytes = 2 * BF16 * (a.layers * (4 * a.hidden_size + attention) + dense)
+        self._feed_forwards = feed_forward_layers(a)
+        self._mixers = sum(group.layers for group in a.groups if group.mixer != "none")
+        plain_parts = self._feed_forwards - self._expert_layers
+        mixers = sum(g.layers * _passed_width(a, g) for g in a.groups) / tp
+        dense = 3 * plain_parts * a.intermediate_size / tp
+        self._passed_bytes = 2 * BF16 * (a.layers * 4 * a.hidden_size + mixers + dense)
         # A plain layer is some ten kernels; experts, latent attention and an indexer are ten more
         # each.
-        latent = a.layers * bool(a.kv_lora_rank) + self._indexer_layers
+        latent = sum(g.layers * g.latent + g.own_indexers for g in a.attention_groups)
         self._launches = a.layers + latent + self._expert_layers
         further = latent * c.latent_us + self._expert_layers * c.experts_us
         self._latency = (a.layers * (c.layer_us + c.layer_extra_us) + further) * 1e-6
@@ -163,13 +145,25 @@ class StepTime:
         self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
         self._prepare_experts()
 
+    def _prepare_attention(self) -> None:
+        server, c, hw = self._server, self._c, self._server.hardware
+        cost = self._attention = _attention_cost(server, self._a)
+        self._sparse = cost.sparse
+        self._dense_flops = hw.reached_flops("bf16") * c.attention_share
+        sparse = hw.bf16_tflops * 1e12 * c.sparse_attention_share
+        self._attention_flops = sparse if cost.sparse else self._dense_flops
+        self._sparse_prefill_flops = sparse * c.sparse_prefill_gain
+        # Ranks that share a context score their own tokens.
+        shared = server.context_parallel
+        self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share * shared
+
     def _prepare_experts(self) -> None:
         server, a, c = self._server, self._a, self._c
         ep = server.expert_parallel
         shards = server.stage_gpus / ep
         full = a.expert_intermediate_size
         width = full / shards
-        self._expert_elements = layer_weights(a).expert / shards
+        self._expert_elements = feed_forward_elements(a)[0] / shards
         self._local_experts = a.experts / ep
         # The largest of so many normal values, in the mean (Blom).
         self._fullest = NormalDist().inv_cdf((ep - 0.375) / (ep + 0.25))
@@ -219,7 +213,7 @@ class StepTime:
                 device = device + drafts * (further * self._draft._device_seconds(last, part, 1, 1))
             host = host + drafts * (c.mtp_step_ms * 1e-3) + sequences * c.mtp_sequence_us * 1e-6
         launching: Amount = self._launches * c.eager_layer_us * 1e-6
-        if self._a.indexer is not None:
+        if self._sparse:
             launching = launching + sequences * queries * c.eager_sequence_us * 1e-6
         device = longer(device, launching * eager)
         return longer(device + host * (1.0 - c.host_overlap), host) * self._server.pace
@@ -255,56 +249,48 @@ class StepTime:
 
     def _decode_attention(self, b: RankBatch, queries: int) -> Seconds:
         """Read the latent values of each sequence once; all local heads multiply by them."""
-        layers, indexer, cut = self._attending, self._a.indexer, self._cut_layers
-        attended, entries = (
-            cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries)
-        )
-        keys = self._indexer_keys
-        traffic = attended * (self._kv_layer - keys) * self._a.layers / self._kv_bandwidth
-        flops = 2 * queries * entries * self._heads * self._decode_width * layers
-        seconds = longer(traffic, flops / self._attention_flops)
-        if indexer is None:
+        cost = self._attention
+        traffic = cost.bytes[ALL] * b.context + cost.bytes[KEPT] * b.attended
+        flops = cost.decode[ALL] * b.context + cost.decode[KEPT] * b.entries
+        if cost.window:
+            seen = _shorter(b.context, b.sequences * cost.window)
+            traffic = traffic + cost.bytes[WINDOW] * seen
+            flops = flops + cost.decode[WINDOW] * seen
+        seconds = longer(traffic / self._kv_bandwidth, queries * flops / self._attention_flops)
+        if not cost.index_flops:
             return seconds
-        scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * self._indexer_layers
-        scored = b.context * keys * self._a.layers / self._bandwidth
-        return seconds + longer(scored, scoring / self._indexer_flops)
+        scoring = queries * b.context * cost.index_flops / self._indexer_flops
+        return seconds + longer(b.context * cost.index_bytes / self._bandwidth, scoring)
 
     def _prefill_attention(self, b: RankBatch) -> Seconds:
         """Attend among prompt tokens; the indexer scores all pairs on every rank, as it is not
         sharded."""
         if not _any(b.prefill_tokens):
             return 0.0
-        indexer, layers, pairs = self._a.indexer, self._attending, b.prefill_pairs
-        if indexer is None:
-            pairs = self._cut_layers * b.prefill_attended + (1.0 - self._cut_layers) * pairs
-        dense = 2 * pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
-        if indexer is None:
-            return dense
-        attended = 2 * b.prefill_attended * self._heads * self._decode_width * layers
-        scoring = 2 * b.prefill_scored * indexer.heads * indexer.head_dim * self._indexer_layers
-        return dense + attended / self._sparse_prefill_flops + scoring / self._indexer_flops
+        cost, pairs = self._attention, b.prefill_pairs + b.prefill_scored
+        flops = cost.prefill[ALL] * b.prefill_pairs
+        seen: Amount = 0.0
+        if cost.window:
+            seen = _shorter(pairs, b.prefill_tokens * cost.window)
+            flops = flops + cost.prefill[WINDOW] * seen
+        if not self._sparse:
+            return (flops + cost.prefill[KEPT] * b.prefill_attended) / self._dense_flops
+        chosen = cost.decode[KEPT] * b.prefill_attended
+        if cost.compressed:
+            chosen = chosen + cost.decode[ALL] * pairs + cost.decode[WINDOW] * seen
+        scoring = cost.index_flops * b.prefill_scored / self._indexer_flops
+        return flops / self._dense_flops + chosen / self._sparse_prefill_flops + scoring
 
     def _linear_attention(self, b: RankBatch, queries: int) -> Seconds:
         """Read and write a state per sequence; chunks of a prompt are multiplied by it.
 
-        Gated DeltaNet in chunks of 64 (arXiv:2412.06464): some 4 products with a head's state and
-        with the chunk. Of drafted tokens the state after each is written, as only verification
+        Of drafted tokens the state after each is written, as only verification
         tells which is the last that counts.
         """
-        a = self._a
-        if not a.linear_layers:
+        if not self._prompt_flops:
             return 0.0
-        width = a.linear_head_dim
-        flops = (
-            2
-            * b.prefill_tokens
-            * a.linear_layers
-            * a.linear_value_heads
-            * width
-            * (4 * width + 4 * 64)
-        )
         states = (b.sequences * (1 + queries) / 2 + b.prompts) * self._state_bytes
-        linear = flops / self._server.tensor_parallel / self._linear_flops
+        linear = b.prefill_tokens * self._prompt_flops / self._linear_flops
         return states / self._kv_bandwidth + linear
 
     def _experts_seconds(self, tokens: Amount, routed: Amount) -> Seconds:
@@ -342,31 +328,31 @@ class StepTime:
         _merge_dcp_topk_global). Sparse attention does so for prompts too; dense attention of
         prompts gathers the context before a chunk, which is left out.
         """
-        a, others = self._a, self._server.context_parallel - 1
+        cost, others = self._attention, self._server.context_parallel - 1
         if not others:
             return 0.0
-        tokens = computed if a.indexer else _most([b.sequences for b in batches]) * queries
+        tokens = computed if self._sparse else _most([b.sequences for b in batches]) * queries
         latency = self._c.collective_us * 1e-6 * ((others + 1) / 8) ** 0.5
-        moved = tokens * others * self._dense_heads * self._decode_width * BF16
-        seconds: Seconds = self._attending * (3 * latency + moved / self._link)
-        if a.indexer:
-            chosen = tokens * others * a.indexer.top_k * _CANDIDATE_BYTES
-            seconds = seconds + self._indexer_layers * (latency + chosen / self._link)
+        moved = tokens * others * cost.gathered_width * BF16
+        seconds: Seconds = cost.layers * 3 * latency + moved / self._link
+        if cost.indexers:
+            chosen = tokens * others * cost.top_k * _CANDIDATE_BYTES
+            seconds = seconds + cost.indexers * (latency + chosen / self._link)
         return seconds
 
     def _communication_seconds(self, rank_tokens: Amount, all_tokens: Amount) -> Seconds:
         """Sum the all-reduces of the attention replica and the exchange with the experts of the
         others."""
-        server, layers = self._server, self._a.layers
+        server = self._server
         tp, stage = server.tensor_parallel, server.stage_gpus
         token = self._a.hidden_size * BF16
         latency = self._collective_s
         seconds: Seconds = 0.0
         if tp > 1:
             # Replicas of a dense model share nothing: each reduces its own feed-forward parts too.
-            reductions = 2 if server.joined_replicas == 1 else 1
+            reductions = self._mixers + self._feed_forwards * (server.joined_replicas == 1)
             volume = 2 * (tp - 1) / tp * rank_tokens * token
-            seconds = seconds + reductions * layers * (latency + volume / self._link)
+            seconds = seconds + reductions * (latency + volume / self._link)
         if server.joined_replicas > 1:
             if self._c.exchange == "gather" or server.expert_parallel < stage:
                 volume = 2 * (stage - 1) / stage * all_tokens * token
@@ -376,7 +362,7 @@ class StepTime:
                 missed = float((1.0 - 1.0 / stage) ** self._a.experts_per_token)
                 moved = (stage - 1) * (1.0 - missed)
                 volume = rank_tokens * moved * self._a.hidden_size * (1.0 + BF16)
-            seconds = seconds + layers * (2 * latency + volume / self._link)
+            seconds = seconds + self._feed_forwards * (2 * latency + volume / self._link)
         return seconds
 
 
@@ -403,19 +389,84 @@ def _total(values: Sequence[Amount]) -> Amount:
     return np.asarray(values[0].sum(axis=0)) if isinstance(values[0], np.ndarray) else sum(values)
 
 
+class _AttentionCost(NamedTuple):
+    """Traffic and work of all attention layers on a rank, by what a query reads.
+
+    Attributes:
+        bytes: cache of one token; decode, prefill: operations of a query with it, by kernels over
+            cached entries and by dense kernels of prompts.
+        window: tokens of `WINDOW`; 0 if no group reads such.
+        index_bytes, index_flops: of a token for the indexers.
+        gathered_width: elements of a token's queries.
+    """
+
+    layers: int
+    bytes: dict[str, float]
+    decode: dict[str, float]
+    prefill: dict[str, float]
+    window: int
+    sparse: bool
+    compressed: bool
+    index_bytes: float
+    index_flops: float
+    indexers: int
+    top_k: int
+    gathered_width: float
+
+
+def _attention_cost(server: SimulatedServer, a: Architecture) -> _AttentionCost:
+    tp, shared, limit = server.tensor_parallel, server.context_parallel, a.attended_limit
+    sizes, decode, prefill = (dict.fromkeys((ALL, KEPT, WINDOW), 0.0) for _ in range(3))
+    groups = list(a.attention_groups)
+    window = 0
+    for group in groups:
+        # Ranks that share a context gather each other's queries. Dense kernels read a rank's own
+        # entries; sparse ones run over all chosen ones and mask those of other ranks.
+        dense_heads = heads = group.heads / tp
+        if group.sparse:
+            heads = max(dense_heads * shared, server.coefficients.sparse_head_tile)
+        for kind, entries in group.reads(limit):
+            each = group.layers * entries
+            sizes[kind] += each * group.entry_bytes(server.kv_type, tp) / shared
+            decode[kind] += 2 * each * heads * group.decode_width
+            window = group.window if kind == WINDOW else window
+            if not group.sparse:
+                prefill[kind] += 2 * each * dense_heads * group.prefill_width
+        if group.indexer and not group.compression:
+            prefill[ALL] += 2 * group.layers * dense_heads * group.prefill_width
+    return _AttentionCost(
+        layers=sum(group.layers for group in groups),
+        bytes=sizes,
+        decode=decode,
+        prefill=prefill,
+        window=window,
+        sparse=any(group.sparse for group in groups),
+        compressed=any(group.compression for group in groups),
+        index_bytes=sum(group.layers * group.index_bytes for group in groups) / shared,
+        index_flops=sum(group.index_flops for group in groups),
+        indexers=sum(group.own_indexers for group in groups),
+        top_k=max((group.indexer.top_k for group in groups if group.indexer), default=0),
+        gathered_width=sum(g.layers * g.heads / tp * g.decode_width for g in groups),
+    )
+
+
+def _passed_width(a: Architecture, group: LayerGroup) -> float:
+    """Return the elements of queries, keys and values of a layer, in and out; of recurrent layers
+    as many as attention has."""
+    if isinstance(group, AttentionGroup):
+        return group.passed_width
+    return (2 * a.heads + 2 * a.kv_heads) * (a.v_head_dim or a.head_dim) * group.recurrent
+
+
 def _draft_layer(a: Architecture, *, of_its_own: bool) -> Architecture:
     """Return the draft layer, as one of the model's layers with full attention.
 
     A checkpoint may have its weights in bf16 where those of the other layers are of 4 or 8 bits. A
     draft model of its own (EAGLE-3) chooses among the most frequent words alone.
     """
-    indexer = a.indexer and a.indexer.model_copy(update={"layers": None})
     weights = {} if a.mtp_weight_bytes is None else dict.fromkeys(_WEIGHTS, a.mtp_weight_bytes)
-    without = dict.fromkeys(("dense_layers", "linear_layers", "sliding_layers"), 0)
     words = min(a.vocab_size, _DRAFT_WORDS) if of_its_own else a.vocab_size
-    return a.model_copy(
-        update={"layers": 1, "vocab_size": words, "indexer": indexer, **without, **weights}
-    )
+    return draft_layer(a).model_copy(update={"vocab_size": words, **weights})
 
 
 _WEIGHTS = ("weight_bytes", "attention_weight_bytes", "dense_weight_bytes")

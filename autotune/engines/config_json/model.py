@@ -11,7 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..cards import Architecture, Indexer, ModelCard
+from ..cards import Architecture, ModelCard
+from ..layers import Indexer
 from .keys import ConfigJson, NotPredicted, facts
 from .plain import FEW_FIGURES, MOST_LAYERS, plain_decoder
 from .quantization import precision
@@ -87,6 +88,7 @@ def _architecture(config: ConfigJson) -> Architecture:
         figures["kv_heads"] = config.number("num_key_value_heads", default=heads)
         figures["head_dim"] = config.number("head_dim", default=hidden // heads)
     with_experts = _with_experts(config, layers) if figures["experts"] else [False] * layers
+    windowed, linear = _windowed(config, layers), _linear_layers(config, layers)
     no_gate = config.get("model_type") in facts().plain_feed_forward
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
@@ -94,12 +96,23 @@ def _architecture(config: ConfigJson) -> Architecture:
         "indexer": _indexer(config, layers),
         "context_limit": _context_limit(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
-        **_sliding(config, layers),
-        **_linear(config, layers),
+        **_sliding(config, windowed),
+        **_linear(config, linear),
         **_feed_forward(config, figures["experts"], with_experts),
     }
-    projections = _attention_matrices(Architecture(**figures))
-    stored = precision(config, projections, with_experts, mtp=figures["mtp_layers"] > 0)
+    plain = Architecture(**figures)
+    # The layers of each group, in the groups' order.
+    kinds = [
+        2 * one + (cut and plain.sliding_layers > 0)
+        for one, cut in zip(linear, windowed, strict=True)
+    ]
+    positions = [[n for n, one in enumerate(kinds) if one == kind] for kind in sorted(set(kinds))]
+    mixers = [
+        (having, matrix)
+        for group, having in zip(plain.groups, positions, strict=True)
+        for matrix in group.projections(plain.hidden_size)
+    ]
+    stored = precision(config, mixers, with_experts, mtp=figures["mtp_layers"] > 0)
     return Architecture(**figures, **stored)
 
 
@@ -148,49 +161,59 @@ def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
     ]
 
 
-def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
-    """Count the layers with windowed attention, with the window's tokens; a chunk of Llama 4 counts
-    as a window."""
+def _windowed(config: ConfigJson, layers: int) -> list[bool]:
+    """Return the layers with windowed attention; a chunk of Llama 4 counts as a window."""
     if config.get("use_sliding_window") is False:
-        return {}
-    chunked = config.get("no_rope_layers") is not None or config.get("model_type") == "llama4_text"
-    window = config.number("attention_chunk_size") if chunked else config.number("sliding_window")
+        return [False] * layers
     kinds = config.per_layer("layer_types", layers)
-    cut = 0
     if kinds:
-        cut = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
-    elif chunked:
+        return [kind in ("sliding_attention", "chunked_attention") for kind in kinds]
+    if _chunked(config):
         positions = config.per_layer("no_rope_layers", layers)
         every = config.number("no_rope_layer_interval", default=4)
-        cut = sum(bool(one) for one in positions) if positions else layers - layers // every
-    elif isinstance(pattern := config.get("sliding_window_pattern"), str) and pattern:
-        cut = sum(pattern[layer % len(pattern)] == "L" for layer in range(layers))
-    elif config.number("sliding_window_pattern"):
-        cut = layers - layers // config.number("sliding_window_pattern")
-    elif config.get("use_sliding_window"):
-        cut = max(0, layers - config.number("max_window_layers"))
-    elif config.get("model_type") in facts().sliding_in_all_layers:
-        cut = layers
-    if not window or not cut or window >= _context_limit(config):
+        return [bool(one) for one in positions] or _most_of_every(every, layers)
+    pattern = config.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern:
+        return [pattern[layer % len(pattern)] == "L" for layer in range(layers)]
+    if every := config.number("sliding_window_pattern"):
+        return _most_of_every(every, layers)
+    if config.get("use_sliding_window"):
+        return [layer >= config.number("max_window_layers") for layer in range(layers)]
+    return [config.get("model_type") in facts().sliding_in_all_layers] * layers
+
+
+def _most_of_every(number: int, layers: int) -> list[bool]:
+    """Return all layers but the last of each number of them."""
+    return [(layer + 1) % number > 0 for layer in range(layers)]
+
+
+def _chunked(config: ConfigJson) -> bool:
+    return config.get("no_rope_layers") is not None or config.get("model_type") == "llama4_text"
+
+
+def _sliding(config: ConfigJson, windowed: list[bool]) -> dict[str, int]:
+    """Return the number of layers with a window and its tokens, if it ever limits them."""
+    window = config.number("attention_chunk_size" if _chunked(config) else "sliding_window")
+    if not window or not any(windowed) or window >= _context_limit(config):
         return {}
-    return {"sliding_window": window, "sliding_layers": cut}
+    return {"sliding_window": window, "sliding_layers": sum(windowed)}
 
 
-def _linear(config: ConfigJson, layers: int) -> dict[str, Any]:
-    """Count the layers with Gated DeltaNet (Qwen3-Next, Qwen3.5): most of every few, or as
+def _linear_layers(config: ConfigJson, layers: int) -> list[bool]:
+    """Return the layers with Gated DeltaNet (Qwen3-Next, Qwen3.5): most of every few, or as
     listed."""
     kinds = config.per_layer("layer_types", layers)
-    every = config.number("full_attention_interval")
-    linear = (
-        sum(kind == "linear_attention" for kind in kinds)
-        if kinds
-        else layers - layers // (every or 1)
-    )
-    if not linear:
+    if kinds:
+        return [kind == "linear_attention" for kind in kinds]
+    return _most_of_every(config.number("full_attention_interval", default=1), layers)
+
+
+def _linear(config: ConfigJson, linear: list[bool]) -> dict[str, Any]:
+    if not any(linear):
         return {}
     config.required("linear_num_value_heads", "linear_num_key_heads", "linear_value_head_dim")
     attention = config.figures("linear_attention")
-    return {"linear_layers": linear, "gated_attention": True, **attention}
+    return {"linear_layers": sum(linear), "gated_attention": True, **attention}
 
 
 def _context_limit(config: ConfigJson) -> int:
@@ -226,21 +249,3 @@ def _indexer(config: ConfigJson, layers: int) -> Indexer | None:
         own = sum(max(layer - first + 1, 0) % every == 0 for layer in range(layers))
     key_bytes = figures["head_dim"] + _INDEXER_SCALE_BYTES
     return Indexer(**figures, bytes_per_token_layer=key_bytes, layers=own)
-
-
-def _attention_matrices(a: Architecture) -> dict[str, int]:
-    """Return the elements of a layer's projections, which a checkpoint's quantisation may or may
-    not cover."""
-    width = a.heads * a.head_dim
-    query = {"q_proj": a.hidden_size * width}
-    if not a.kv_lora_rank:
-        keys = a.hidden_size * a.kv_heads * a.head_dim
-        return {"o_proj": width * a.hidden_size, **query, "k_proj": keys, "v_proj": keys}
-    if a.q_lora_rank:
-        query = {"q_a_proj": a.hidden_size * a.q_lora_rank, "q_b_proj": a.q_lora_rank * width}
-    return {
-        "o_proj": a.heads * a.v_head_dim * a.hidden_size,
-        **query,
-        "kv_a_proj_with_mqa": a.hidden_size * (a.kv_lora_rank + a.qk_rope_head_dim),
-        "kv_b_proj": a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim),
-    }

@@ -10,6 +10,7 @@ from typing import Any
 from autotune.base import BadInput
 
 from ..cards import Architecture
+from ..layers import Projection
 from .keys import ConfigJson, NotPredicted, facts, read_json
 from .quantization import precision
 
@@ -56,8 +57,9 @@ def plain_decoder(config: ConfigJson, context_limit: Callable[[ConfigJson], int]
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         "checkpoint_gb": _checkpoint_gb(config),
     }
+    one = range(layers), Projection("self_attn.q_proj", 1)
     try:
-        figures |= precision(config, {"q_proj": 1}, [experts > 0] * layers, mtp=False)
+        figures |= precision(config, [one], [experts > 0] * layers, mtp=False)
     except NotPredicted:
         figures |= {"weight_bytes": _LEAST_BYTES, "matrices_in": "bf16"}
     return Architecture(**figures)

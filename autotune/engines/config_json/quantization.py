@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..cards import MatrixType
+from ..layers import Projection
 from .keys import ConfigJson, JsonObject, facts, read_json
 
 _PREFIXES = ("model.layers.", "language_model.model.layers.", "model.language_model.layers.")
@@ -22,6 +23,7 @@ _SHARED = (
     "feed_forward.shared_expert.gate_proj",
 )
 _DENSE = ("mlp.gate_proj", "feed_forward.gate_proj")
+Names = Sequence[str]
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
 
 
@@ -42,7 +44,7 @@ class _Checkpoint:
     plain_bytes: float
     method: str | None = None
 
-    def scheme(self, layer: int, names: Iterable[str]) -> Scheme | None:
+    def scheme(self, layer: int, names: Names) -> Scheme | None:
         """Find the scheme of a module with one or more names; None: it is not quantised."""
         full = [f"{prefix}{layer}.{name}" for name in names for prefix in _PREFIXES]
         if self.ignored and any(self.ignored.match(name) for name in full):
@@ -51,25 +53,29 @@ class _Checkpoint:
             (s for s in self.schemes if s.targets is None or any(map(s.targets.match, full))), None
         )
 
-    def mean_bytes(self, layers: Sequence[int], modules: Mapping[tuple[str, ...], int]) -> float:
-        """Return the mean bytes per weight of some modules (names to elements) in some layers."""
-        total = sum(modules.values()) * len(layers)
-        size = 0.0
-        for layer in layers:
-            for names, elements in modules.items():
+    def mean_bytes(self, parts: Iterable[tuple[Sequence[int], Names, float]]) -> float:
+        """Return the mean bytes per weight of modules: layers, names, and elements of each."""
+        total = size = 0.0
+        for layers, names, elements in parts:
+            for layer in layers:
                 scheme = self.scheme(layer, names)
                 size += elements * (scheme.weight_bytes if scheme else self.plain_bytes)
+            total += elements * len(layers)
         return round(size / total, 6)
 
 
 def precision(
-    config: ConfigJson, attention: Mapping[str, int], with_experts: Sequence[bool], *, mtp: bool
+    config: ConfigJson,
+    mixers: Iterable[tuple[Sequence[int], Projection]],
+    with_experts: Sequence[bool],
+    *,
+    mtp: bool,
 ) -> dict[str, Any]:
     """Return ``weight_bytes``, the other ``…weight_bytes`` that differ from it, ``weight_block``
     and ``matrices_in``.
 
     Args:
-        attention: name and elements of a layer's projections.
+        mixers: layers, and a matrix that each of them has.
         with_experts: per layer.
         mtp: a layer for multi-token prediction follows.
 
@@ -80,17 +86,19 @@ def precision(
     of_experts = [layer for layer in layers if with_experts[layer]]
     large = of_experts or layers
     names = _EXPERT if of_experts else _DENSE
-    main = checkpoint.mean_bytes(large, {names: 1})
-    projections: dict[tuple[str, ...], int] = {
-        (f"self_attn.{name}",): elements for name, elements in attention.items()
-    }
+    main = checkpoint.mean_bytes([(large, names, 1)])
+    projections = [
+        (having, (matrix.name,), matrix.elements) for having, matrix in mixers if not matrix.plain
+    ]
     parts = {
-        "attention_weight_bytes": checkpoint.mean_bytes(layers, projections),
+        "attention_weight_bytes": checkpoint.mean_bytes(projections or [(large, names, 1)]),
         # The shared experts, or without experts the dense layers.
-        "dense_weight_bytes": checkpoint.mean_bytes(large, {_SHARED if of_experts else _DENSE: 1}),
+        "dense_weight_bytes": checkpoint.mean_bytes(
+            [(large, _SHARED if of_experts else _DENSE, 1)]
+        ),
     }
     if mtp:
-        parts["mtp_weight_bytes"] = checkpoint.mean_bytes([len(layers)], {names: 1})
+        parts["mtp_weight_bytes"] = checkpoint.mean_bytes([([len(layers)], names, 1)])
     scheme = checkpoint.scheme(large[-1], names)
     figures: dict[str, Any] = {
         "weight_bytes": main,

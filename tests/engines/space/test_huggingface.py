@@ -17,8 +17,8 @@ from autotune.base.errors import BadInput, MalformedFile
 from autotune.engines.cards import (
     Architecture,
     active_parameters,
-    kv_bytes_per_token_layer,
-    linear_state_bytes,
+    kv_bytes_per_token,
+    state_bytes,
     total_parameters,
     weight_bytes_per_gpu,
 )
@@ -213,7 +213,7 @@ def test_windows_chunks_and_shared_indexers_are_counted(tmp_path: Path) -> None:
     )
     assert glm.indexer is not None
     assert (glm.indexer.layers, glm.dense_layers, glm.context_limit) == (21, 3, 1048576)
-    full, cut = (kv_bytes_per_token_layer(gemma, "bfloat16", 1, length) for length in (0, 102400))
+    full, cut = (kv_bytes_per_token(gemma, "bfloat16", 1, length) for length in (0, 102400))
     assert cut / full == pytest.approx((10 + 52 / 100) / 62)
     mistral = {**LLAMA_70B, "model_type": "mistral", "sliding_window": 4096}
     assert described(tmp_path, mistral).sliding_layers == 80
@@ -231,11 +231,8 @@ def test_layers_with_linear_attention_have_a_state_and_no_cache(tmp_path: Path) 
         True,
     )
     full = described(tmp_path, LLAMA_70B)
-    assert (
-        kv_bytes_per_token_layer(hybrid, "bfloat16", 8)
-        == kv_bytes_per_token_layer(full, "bfloat16", 8) / 4
-    )
-    assert linear_state_bytes(hybrid) == 60 * 32 * 128 * 128 * 4
+    assert kv_bytes_per_token(hybrid, "bfloat16", 8) == kv_bytes_per_token(full, "bfloat16", 8) / 4
+    assert state_bytes(hybrid, 1) == 60 * 32 * 128 * 128 * 4
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,313 @@
+"""Groups of a decoder's layers: what mixes their tokens, and its weights, cache and work.
+
+A group is made of layers that are alike in their mixer: attention, or what takes its place. Layers
+may have a mixer alone or a feed-forward part alone. Every figure is of one layer; sums over a
+model's groups are in `autotune.engines.cards`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from .entry import Entry
+
+BF16 = 2.0
+ALL, KEPT, WINDOW = "all", "kept", "window"
+"""Tokens that a query reads: all before it, at most `Architecture.attended_limit` of them, or those
+of the group's own window."""
+
+
+class Indexer(Entry):
+    """DeepSeek sparse attention's indexer (V3.2): scores all tokens, keeps the top ones."""
+
+    heads: int
+    head_dim: int
+    top_k: int
+    bytes_per_token_layer: int
+    """Bytes per token and layer of its fp8 key cache, scales included."""
+    layers: int | None = None
+    """Layers with an indexer of their own; None: all (GLM-5.2 shares)."""
+
+
+class Projection(NamedTuple):
+    """A matrix of a mixer, or several matrices that are always treated alike.
+
+    Attributes:
+        name: module in the checkpoint, below the layer.
+        elements: of one layer, the mean where some layers have none.
+        shards: ranks that it is cut over at most; with more ranks there are copies. 1: each rank
+            has it whole.
+        plain: never quantised, whatever the checkpoint's method.
+    """
+
+    name: str
+    elements: float
+    shards: int = 1
+    plain: bool = False
+
+    def on_rank(self, tensor_parallel: int) -> float:
+        return self.elements / min(tensor_parallel, self.shards)
+
+
+class LayerGroup(Entry):
+    """Layers that are alike; by itself a feed-forward part without a mixer."""
+
+    mixer: str
+    layers: PositiveInt
+    feed_forward: bool = True
+    """Whether the layers have a feed-forward part beside the mixer."""
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        return ()
+
+    def kv_bytes(self, kv_type: str, tensor_parallel: int, length: int) -> float:
+        """Return the bytes of cache that one token takes on a rank.
+
+        Args:
+            length: tokens of the sequence whose mean is asked for, where a window's layers keep no
+                more; 0 = they keep all.
+        """
+        return 0.0
+
+    def state_bytes(self, tensor_parallel: int) -> float:
+        """Return the bytes that a sequence takes on a rank, however long it is."""
+        return 0.0
+
+    @property
+    def recurrent(self) -> bool:
+        """Return whether each step reads and writes the sequences' whole states."""
+        return False
+
+    @property
+    def prompt_flops(self) -> float:
+        """Return the operations of a recurrent layer per prompt token, beside its projections."""
+        return 0.0
+
+
+class NoMixer(LayerGroup):
+    """A feed-forward part alone (Nemotron-H)."""
+
+    mixer: Literal["none"] = "none"
+
+
+class AttentionGroup(LayerGroup):
+    """Figures that all kinds of attention have."""
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    """Width of a query's head."""
+    v_head_dim: NonNegativeInt = 0
+    """Width of a value's head; 0: as `head_dim`."""
+    window: NonNegativeInt = 0
+    """Tokens that a query sees; 0: all."""
+    indexer: Indexer | None = None
+
+    @property
+    def value_width(self) -> int:
+        return self.v_head_dim or self.head_dim
+
+    @property
+    def latent(self) -> bool:
+        """Return whether all heads share the cached values."""
+        return False
+
+    @property
+    def compression(self) -> int:
+        """Return the tokens that a cached entry stands for; 0: one entry a token."""
+        return 0
+
+    @property
+    def sparse(self) -> bool:
+        """Return whether kernels over chosen entries compute it."""
+        return self.indexer is not None
+
+    @property
+    def decode_width(self) -> int:
+        """Return the multiplications of a query's head with a cached token."""
+        return self.head_dim + self.value_width
+
+    @property
+    def prefill_width(self) -> int:
+        """Return the same among the tokens of a prompt."""
+        return self.head_dim + self.value_width
+
+    @property
+    def passed_width(self) -> int:
+        """Return the elements of queries, keys and values, in and out."""
+        return 4 * self.heads * self.value_width
+
+    @property
+    def own_indexers(self) -> int:
+        """Count the layers with their own indexer; the others reuse the previous layer's choice."""
+        if not self.indexer:
+            return 0
+        return self.layers if self.indexer.layers is None else self.indexer.layers
+
+    @property
+    def index_bytes(self) -> float:
+        """Return the bytes of the indexer's keys of one token, the mean over the layers."""
+        if not self.indexer:
+            return 0.0
+        return self.indexer.bytes_per_token_layer * self.own_indexers / self.layers
+
+    @property
+    def index_flops(self) -> int:
+        """Return the operations that score one token for a query, in all layers."""
+        if not self.indexer:
+            return 0
+        return 2 * self.indexer.heads * self.indexer.head_dim * self.own_indexers
+
+    def reads(self, attended_limit: int) -> Iterator[tuple[str, float]]:
+        """List what a query reads, and how many cached entries each of these tokens is."""
+        if self.indexer:
+            yield KEPT, 1.0
+        elif self.window:
+            yield KEPT if self.window == attended_limit else WINDOW, 1.0
+        else:
+            yield ALL, 1.0
+
+    def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
+        """Return the bytes of one cached entry on a rank, without the indexer's."""
+        raise NotImplementedError
+
+    def kv_bytes(self, kv_type: str, tensor_parallel: int, length: int) -> float:
+        size = self.entry_bytes(kv_type, tensor_parallel)
+        if length > self.window > 0:
+            size *= self.window / length
+        return size + self.index_bytes
+
+    def _indexer_projections(self, hidden_size: int, queries: int) -> Iterator[Projection]:
+        if self.indexer:
+            share = self.own_indexers / self.layers
+            heads, width = self.indexer.heads, self.indexer.head_dim
+            yield Projection("self_attn.indexer.wq_b", share * queries * heads * width)
+            yield Projection("self_attn.indexer.wk", share * hidden_size * width)
+            yield Projection("self_attn.indexer.weights_proj", share * hidden_size * heads)
+
+
+class GroupedQuery(AttentionGroup):
+    """Attention with a key and a value of each KV head, full or with a window."""
+
+    mixer: Literal["attention"] = "attention"
+    kv_heads: PositiveInt
+    keys_are_values: bool = False
+    """One projection for both, which are cached both (Gemma 4)."""
+    gated: bool = False
+    """A gate as wide as the query on attention's output."""
+
+    @property
+    def passed_width(self) -> int:
+        return (2 * self.heads + 2 * self.kv_heads) * self.value_width
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        query, heads = hidden_size * self.heads * self.head_dim, self.heads
+        key = Projection(
+            "self_attn.k_proj", hidden_size * self.kv_heads * self.head_dim, self.kv_heads
+        )
+        value = hidden_size * self.kv_heads * self.value_width
+        output = hidden_size * self.heads * self.value_width
+        return (
+            Projection("self_attn.o_proj", output, heads),
+            Projection("self_attn.q_proj", query * (1 + self.gated), heads),
+            key,
+            *(
+                []
+                if self.keys_are_values
+                else [key._replace(name="self_attn.v_proj", elements=value)]
+            ),
+            *self._indexer_projections(hidden_size, hidden_size),
+        )
+
+    def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
+        value_bytes = 1.0 if kv_type == "fp8" else BF16
+        width = self.head_dim + self.value_width
+        return self.kv_heads * width * value_bytes / min(tensor_parallel, self.kv_heads)
+
+
+class LatentAttention(AttentionGroup):
+    """DeepSeek's latent attention: one cached vector for all heads, the same on every rank."""
+
+    mixer: Literal["latent"] = "latent"
+    q_lora_rank: NonNegativeInt = 0
+    kv_lora_rank: PositiveInt
+    qk_rope_head_dim: NonNegativeInt
+    qk_nope_head_dim: PositiveInt
+
+    @property
+    def latent(self) -> bool:
+        return True
+
+    @property
+    def decode_width(self) -> int:
+        # Absorbed, heads multiply by the cached width; prefill has the heads' own.
+        return 2 * self.kv_lora_rank + self.qk_rope_head_dim
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        heads, width = self.heads, self.heads * self.head_dim
+        query = [Projection("self_attn.q_proj", hidden_size * width, heads)]
+        if self.q_lora_rank:
+            query = [
+                Projection("self_attn.q_a_proj", hidden_size * self.q_lora_rank),
+                Projection("self_attn.q_b_proj", self.q_lora_rank * width, heads),
+            ]
+        down = hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim)
+        up = self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.value_width)
+        return (
+            Projection("self_attn.o_proj", heads * self.value_width * hidden_size, heads),
+            *query,
+            Projection("self_attn.kv_a_proj_with_mqa", down),
+            Projection("self_attn.kv_b_proj", up, heads),
+            *self._indexer_projections(hidden_size, self.q_lora_rank or hidden_size),
+        )
+
+    def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
+        """Return the bytes of kv-lora + rope values; ``fp8_ds_mla`` keeps the latent values in fp8
+        with scales and the rope part in bf16 (656 bytes, vLLM and FlashMLA)."""
+        if kv_type == "fp8_ds_mla":
+            return self.kv_lora_rank * (1 + 4 / 128) + self.qk_rope_head_dim * BF16
+        return (self.kv_lora_rank + self.qk_rope_head_dim) * (1.0 if kv_type == "fp8" else BF16)
+
+
+class DeltaNet(LayerGroup):
+    """Gated DeltaNet (Qwen3-Next, Qwen3.5; arXiv:2412.06464): a state per value head, no cache."""
+
+    mixer: Literal["delta"] = "delta"
+    key_heads: PositiveInt
+    value_heads: PositiveInt
+    head_dim: PositiveInt
+    state_element_bytes: PositiveFloat = 4.0
+    """Bytes of a state's element; float32 is Qwen3.5's type."""
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        # Queries and keys, values, their gate; two figures per head beside them.
+        heads = 2 * self.key_heads + 2 * self.value_heads
+        inner = hidden_size * self.value_heads
+        return (
+            Projection(
+                "linear_attn.in_proj_qkvz", hidden_size * heads * self.head_dim, self.value_heads
+            ),
+            Projection("linear_attn.in_proj_ba", 2 * inner, self.value_heads),
+            Projection("linear_attn.out_proj", inner * self.head_dim, self.value_heads),
+        )
+
+    def state_bytes(self, tensor_parallel: int) -> float:
+        heads = self.value_heads / min(tensor_parallel, self.value_heads)
+        return self.state_element_bytes * heads * self.head_dim**2
+
+    @property
+    def recurrent(self) -> bool:
+        return True
+
+    @property
+    def prompt_flops(self) -> float:
+        # Chunks of 64: some 4 products with a head's state and with the chunk.
+        return 2 * self.value_heads * self.head_dim * (4 * self.head_dim + 4 * 64)
+
+
+AnyGroup = Annotated[
+    NoMixer | GroupedQuery | LatentAttention | DeltaNet, Field(discriminator="mixer")
+]
+"""A group as cards list it, told by ``mixer``."""
