@@ -310,4 +310,4 @@ class DeltaNet(LayerGroup):
 AnyGroup = Annotated[
     NoMixer | GroupedQuery | LatentAttention | DeltaNet, Field(discriminator="mixer")
 ]
-"""A group as cards list it, told by ``mixer``."""
+"""A group as cards list it, distinguished by ``mixer``."""

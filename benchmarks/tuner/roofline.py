@@ -19,8 +19,8 @@ from autotune.engines.cards import (
     HardwareCard,
     ModelCard,
     expert_layers,
-    kv_bytes_per_token_layer,
-    layer_weights,
+    feed_forward_elements,
+    kv_bytes_per_token,
     rank_layers,
     weight_bytes_per_gpu,
 )
@@ -103,7 +103,7 @@ def _tokens_per_s(
     )
     stage = c.tp * c.dp
     room = hardware.memory_gb * 1e9 - weight_bytes_per_gpu(a, c.tp, stage, c.pp, c.drafts > 0)
-    kv_token = kv_bytes_per_token_layer(a, c.kv_type, c.tp) * a.layers / c.pp
+    kv_token = kv_bytes_per_token(a, c.kv_type, c.tp) / c.pp
     batch = min(
         float(requests.concurrency) / c.dp, float(c.running), room / kv_token / (read + written / 2)
     )
@@ -114,7 +114,7 @@ def _tokens_per_s(
         hardware.tflops(a.multiplied_in(a.weight_bytes)) * 1e12,
     )
     parts = rank_layers(a, c.tp)
-    experts = layer_weights(a).expert * a.experts * expert_layers(a) / stage
+    experts = feed_forward_elements(a)[0] * a.experts * expert_layers(a) / stage
     active = experts * a.experts_per_token / max(1, a.experts) * c.dp
     joined = c.dp > 1 and a.experts > 0  # replicas of a dense model send each other nothing
     # Gathering and scattering every rank's tokens; sharded experts need all of them, spread ones
