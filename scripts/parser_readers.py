@@ -186,17 +186,23 @@ def field_default(interpreter: Interpreter, node: ast.AST | None, module: Module
 
 
 def add_from_dataclass(parser: Parser) -> Any:
-    """SGLang's ``add_cli_args_from_dataclass`` for the namespaces that ``ServerArgs`` collects."""
+    """SGLang's ``add_cli_args_from_dataclass``: the fields of ``ServerArgs``, from 0.5.18 on those of
+    the namespaces that it collects."""
 
-    def intrinsic(interpreter: Interpreter, _args: list[Any], _kwargs: dict[str, Any]) -> None:
+    def intrinsic(interpreter: Interpreter, args: list[Any], _kwargs: dict[str, Any]) -> None:
         module = interpreter.sources.module("sglang.srt.server_args")
         assert module is not None
-        for cls in interpreter.resolve(module, "_INPUT_NAMESPACES"):
-            for node in cls.node.body:
-                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    option = _sglang_field(interpreter, node, cls)
-                    if option is not None:
-                        parser.calls.append(option)
+        collected = interpreter.resolve(module, "_INPUT_NAMESPACES")
+        classes = collected if isinstance(collected, list) else reversed(interpreter.bases(args[1]))
+        # The last of two declarations of a field counts, at the place of the first.
+        fields = {
+            node.target.id: (node, cls)
+            for cls in classes
+            for node in cls.node.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        }
+        options = [_sglang_field(interpreter, node, cls) for node, cls in fields.values()]
+        parser.calls.extend(option for option in options if option is not None)
 
     return intrinsic
 

@@ -1,8 +1,12 @@
-"""Write ``search_spaces/<engine>/options/<version>.json`` from a released wheel, without importing
-it.
+"""Write an engine version's options to ``search_spaces/<engine>/options/``, from its released wheel,
+which is not imported.
 
+    python scripts/snapshot_options.py vllm==0.30.0
     python scripts/snapshot_options.py vllm vllm-0.13.0-….whl
-    python scripts/snapshot_options.py sglang sglang-0.5.23-….whl
+
+The first downloads the wheel without its dependencies, and deletes it. The newest version's table
+is whole; every other one says what differs from the next newer. The version is entered in the
+engine's card.
 
 Each row is one option: ``flags``, ``dest``, and, where they differ from a plain string option,
 ``action``, ``type``, ``nargs``, ``choices``, ``default``. A default that the engine computes is
@@ -14,16 +18,23 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from packaging.version import Version
 from parser_readers import add_from_dataclass, get_kwargs
 from static_python import Interpreter, Intrinsic
 from wheel_sources import UNKNOWN, Class, External, Function, Parser
 
+from autotune.engines.engine import read_rows
+
+Row = dict[str, Any]
 SPACES = Path(__file__).resolve().parents[1] / "search_spaces"
 _JSON_TYPES = ("json.loads", "orjson.loads", "json_list_type", "parse_cuda_graph_config_arg")
 _NUMBERS = {"int", "float"}
@@ -62,7 +73,7 @@ def sglang_calls(wheel: str) -> list[tuple[list[str], dict[str, Any]]]:
 
 def row(flags: list[str], kwargs: dict[str, Any]) -> dict[str, Any]:
     """One option of the table from the arguments of one ``add_argument``."""
-    action = _action(kwargs.get("action"))
+    action = _action(kwargs)
     long = next((f for f in flags if f.startswith("--")), flags[0])
     out: dict[str, Any] = {
         "flags": [f for f in flags if f.startswith("-")],
@@ -84,20 +95,24 @@ def row(flags: list[str], kwargs: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _action(action: Any) -> str:
+def _action(kwargs: dict[str, Any]) -> str:
+    action = kwargs.get("action")
     if isinstance(action, str):
         return action
     if isinstance(action, Class):
-        return _custom_action(action)
+        return _custom_action(action, kwargs)
     name = action.name.rpartition(".")[2] if isinstance(action, External) else ""
     return "boolean_optional" if name == "BooleanOptionalAction" else "store"
 
 
-def _custom_action(action: Class) -> str:
+def _custom_action(action: Class, kwargs: dict[str, Any]) -> str:
     name = action.node.name
-    return {"DeprecatedStoreTrueAction": "store_true", "DeprecatedAction": "retired"}.get(
-        name, "store"
-    )
+    if name == "DeprecatedStoreTrueAction":
+        return "store_true"
+    # It takes a value where ``nargs`` says so.
+    if name == "DeprecatedStoreConstAction" and "nargs" not in kwargs:
+        return "store_true"
+    return "retired" if name == "DeprecatedAction" else "store"
 
 
 def _type(kind: Any) -> str:
@@ -123,24 +138,65 @@ def _plain(value: Any) -> Any:
     return value if value == {} else None
 
 
-def table(engine: str, wheel: Path) -> str:
-    """The text of the table: one option per line."""
+def whole(engine: str, wheel: Path) -> tuple[Row, list[Row]]:
+    """What a wheel's table says of itself, and its options by destination."""
     calls = {"vllm": vllm_calls, "sglang": sglang_calls}[engine](str(wheel))
     match = re.match(r"[A-Za-z_]+-([^-]+)-", wheel.name)
     assert match is not None
-    rows = sorted(
-        (row(flags, kwargs) for flags, kwargs in calls if flags[0].startswith("-")),
-        key=lambda r: r["dest"],
-    )
     head = {
         "engine": engine,
         "version": match[1],
         "generated_by": "scripts/snapshot_options.py",
         "wheel": wheel.name,
     }
+    rows = [row(flags, kwargs) for flags, kwargs in calls if flags[0].startswith("-")]
+    return head, sorted(rows, key=lambda r: r["dest"])
+
+
+def differences(rows: list[Row], newer: list[Row]) -> tuple[list[str], list[Row]]:
+    """The options of a newer version that these lack, and rows that are not in it or differ
+    there."""
+    mine, theirs = ({r["flags"][0]: r for r in some} for some in (rows, newer))
+    changed = []
+    for flag, own in mine.items():
+        if own != (other := theirs.get(flag, {})):
+            keys = [key for key in {**own, **other} if own.get(key) != other.get(key)]
+            changed.append({"flags": own["flags"]} | {key: own.get(key) for key in keys})
+    return [flag for flag in theirs if flag not in mine], changed
+
+
+def text(head: Row, rows: list[Row]) -> str:
+    """The text of a table: one option per line."""
     lines = [json.dumps(head)[:-1] + ', "options": [']
     lines += [f"{json.dumps(r)}{',' if i + 1 < len(rows) else ''}" for i, r in enumerate(rows)]
     return "\n".join([*lines, "]}"]) + "\n"
+
+
+def write(folder: Path, head: Row, rows: list[Row]) -> Path:
+    """Write a version's table into a folder of tables, and its older neighbour's anew."""
+    versions = {path.stem for path in folder.glob("*.json")} - {head["version"]}
+    tables = {v: read_rows(lambda one: folder / f"{one}.json", v) for v in versions}
+    tables[head["version"]] = head, rows
+    ordered = sorted(tables, key=Version, reverse=True)
+    for newer, version in zip([None, *ordered], ordered, strict=False):
+        own, options = tables[version]
+        about = {k: own[k] for k in own if k not in {"differs_from", "without", "options"}}
+        if newer is not None:
+            without, options = differences(options, tables[newer][1])
+            about |= {"differs_from": newer, "without": without}
+        (folder / f"{version}.json").write_text(text(about, options))
+        found = read_rows(lambda one: folder / f"{one}.json", version)[1]
+        assert found == tables[version][1], version
+    return folder / f"{head['version']}.json"
+
+
+def enter(card: Path, version: str) -> None:
+    """Enter a version in the list of an engine's card."""
+    before = card.read_text()
+    line = re.search(r"^versions: (\[.*\])$", before, re.MULTILINE)
+    assert line is not None
+    known = sorted({*json.loads(line[1]), version}, key=Version)
+    card.write_text(before.replace(line[0], f"versions: {json.dumps(known)}"))
 
 
 def main() -> None:
@@ -148,14 +204,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("engine", choices=["vllm", "sglang"])
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("engine", help="vllm or sglang; with ==VERSION without a wheel")
+    parser.add_argument("wheel", type=Path, nargs="?")
+    parser.add_argument("--spaces", type=Path, default=SPACES, help="default: this repository's")
     args = parser.parse_args()
-    text = table(args.engine, args.wheel)
-    version = json.loads(text)["version"]
-    path = SPACES / args.engine / "options" / f"{version}.json"
-    path.write_text(text)
-    print(f"{args.engine} {version}: {len(json.loads(text)['options'])} options")
+    began, engine = time.monotonic(), args.engine.partition("==")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        if args.wheel is None:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            subprocess.run(
+                [*pip, "--only-binary", ":all:", "--dest", folder, args.engine], check=True
+            )
+        head, rows = whole(engine, args.wheel or next(Path(folder).glob("*.whl")))
+    path = write(args.spaces / engine / "options", head, rows)
+    enter(args.spaces / engine / "engine.yaml", head["version"])
+    lines = len(path.read_text().splitlines())
+    told = f"{len(rows)} options, {lines} lines, {time.monotonic() - began:.1f} s"
+    print(f"{engine} {head['version']}: {told}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 from wheel_sources import (
@@ -122,8 +123,17 @@ class Interpreter:
             frame.local[node.id] if node.id in frame.local else self.resolve(frame.module, node.id)
         )
 
+    def _items(self, nodes: list[ast.expr], frame: Frame) -> list[Any]:
+        items: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                items += self._iterable(self.evaluate(node.value, frame))
+            else:
+                items.append(self.evaluate(node, frame))
+        return items
+
     def _eval_List(self, node: ast.List | ast.Set, frame: Frame) -> Any:
-        return [self.evaluate(e, frame) for e in node.elts]
+        return self._items(node.elts, frame)
 
     _eval_Set = _eval_List
 
@@ -220,12 +230,7 @@ class Interpreter:
         return self._apply(self.evaluate(node.func, frame), args, kwargs, frame.parser)
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
-        args: list[Any] = []
-        for argument in node.args:
-            if isinstance(argument, ast.Starred):
-                args += self._iterable(self.evaluate(argument.value, frame))
-            else:
-                args.append(self.evaluate(argument, frame))
+        args = self._items(node.args, frame)
         kwargs: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.evaluate(keyword.value, frame)
@@ -238,19 +243,21 @@ class Interpreter:
         if isinstance(function, Function):
             return self.call(function, args, kwargs, parser)
         if isinstance(function, External):
-            return self._apply_external(function.name, args)
+            return self._apply_external(function.name, args, kwargs)
         try:
             return function(*args, **kwargs) if callable(function) else UNKNOWN
         except (TypeError, KeyError, ValueError):
             return UNKNOWN
 
-    def _apply_external(self, name: str, args: list[Any]) -> Any:
+    def _apply_external(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if name == "sys.modules.get":  # nothing is imported
             return None
         if name == "int" and args == [External("ssl.CERT_NONE")]:
             return 0
         if name in _CONVERSIONS and args and args[0] is not UNKNOWN:
             return _CONVERSIONS[name](self._iterable(args[0]))
+        if name == "itertools.permutations" and args[0] is not UNKNOWN:
+            return [list(one) for one in permutations(self._iterable(args[0]), **kwargs)]
         return args[0] if name.endswith("get_args") else UNKNOWN
 
     def call(

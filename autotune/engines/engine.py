@@ -1,8 +1,9 @@
 """Base of every engine: configuration to command line, and command line to configuration.
 
 The options of a version are a table, ``search_spaces/<engine>/options/<version>.json``, of which
-`OptionParser` makes an `argparse` parser; ``scripts/snapshot_options.py`` writes tables. An engine
-with few options has them in its card.
+`OptionParser` makes an `argparse` parser: the newest is whole, each other one what differs from the
+next newer. ``scripts/snapshot_options.py`` writes them. An engine with few options has them in its
+card.
 """
 
 from __future__ import annotations
@@ -117,15 +118,52 @@ class OptionTable:
         return OptionTable(self.engine, version, free, borrowed=True)
 
 
-@cache
-def read_table(path: Path) -> OptionTable:
-    """Read a table; raises ``OSError`` for none and ``KeyError`` or ``ValueError`` for a malformed
-    one."""
+def read_rows(
+    find: Callable[[str], Path], version: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read a version's document and all its options.
+
+    A document that ``differs_from`` a newer version has that version's options but those that it is
+    ``without``. A row of a known first spelling changes the keys that it names, to none by null.
+
+    Args:
+        find: the file of a version.
+    """
+    path, rows = find(version), dict[str, dict[str, Any]]()
     document = json.loads(path.read_text(encoding="utf-8"))
-    options = tuple(map(Option.model_validate, document["options"]))
-    return OptionTable(
-        document["engine"], document["version"], options, frozenset(document.get("config_keys", ()))
-    )
+    if newer := document.get("differs_from"):
+        if Version(newer) <= Version(version):
+            raise MalformedFile(path, f"differs_from: {newer} is not newer than {version}")
+        rows = {row["flags"][0]: row for row in read_rows(find, newer)[1]}
+    for flag in document.get("without", ()):
+        del rows[flag]
+    for row in document["options"]:
+        changed = {**rows.get(row["flags"][0], {}), **row}
+        rows[row["flags"][0]] = {key: value for key, value in changed.items() if value is not None}
+    return document, sorted(rows.values(), key=lambda row: str(row["dest"]))
+
+
+@cache
+def read_table(engine: str, version: str, roots: tuple[Path, ...]) -> OptionTable:
+    """Read a version's table; raises `BadInput` for none, ``KeyError`` or ``ValueError`` for a
+    malformed one."""
+
+    def find(version: str) -> Path:
+        inside = (
+            Path(engine, "options", f"{version}.json"),
+            Path("engines/options", f"{engine}-{version}.json"),
+        )
+        for root in roots:
+            for file in inside:
+                if (path := root / file).is_file():
+                    return path
+        raise BadInput(
+            f"no table of options for {engine} {version}: {roots[-1] / inside[0]} does not exist"
+        )
+
+    document, rows = read_rows(find, version)
+    options = tuple(map(Option.model_validate, rows))
+    return OptionTable(engine, version, options, frozenset(document.get("config_keys", ())))
 
 
 def flag_of(word: str) -> str:
@@ -419,19 +457,7 @@ class Engine:
         if self.card.options:
             declared = tuple(option for option in self.card.options if option.is_for(version))
             return OptionTable(self.name, version, declared)
-        inside = (
-            Path(self.name, "options", f"{version}.json"),
-            Path("engines/options", f"{self.name}-{version}.json"),
-        )
-        path = next(
-            (p for root in self._roots for file in inside if (p := root / file).is_file()), None
-        )
-        if not path:
-            missing = self._roots[-1] / inside[0]
-            raise BadInput(
-                f"no table of options for {self.name} {version}: {missing} does not exist"
-            )
-        return read_table(path)
+        return read_table(self.name, version, self._roots)
 
     def default_knobs(self, context: Context, settings: Knobs | None = None) -> dict[str, Scalar]:
         """Compute the engine's defaults on all GPUs: settings, the card's ``on_node``, and their

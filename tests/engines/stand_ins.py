@@ -18,6 +18,8 @@ from typing import Any
 
 import click
 
+from autotune.engines.engine import read_rows
+
 SPACES = Path(__file__).resolve().parents[2] / "search_spaces"
 TYPES = {"int": int, "float": float}
 Row = Mapping[str, Any]
@@ -25,10 +27,7 @@ Row = Mapping[str, Any]
 
 def rows(engine: str, version: str) -> list[dict[str, Any]]:
     """The options of a shipped table."""
-    found: list[dict[str, Any]] = json.loads(
-        (SPACES / engine / "options" / f"{version}.json").read_text()
-    )["options"]
-    return found
+    return read_rows(lambda one: SPACES / engine / "options" / f"{one}.json", version)[1]
 
 
 def argparse_parser(options: Sequence[Row]) -> argparse.ArgumentParser:

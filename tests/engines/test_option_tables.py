@@ -4,21 +4,25 @@ small wheel."""
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from autotune.base.errors import BadInput
-from autotune.engines.engine import OptionTable
+from autotune.base.errors import BadInput, MalformedFile
+from autotune.engines.engine import OptionTable, read_rows
 from autotune.engines.registry import engine
 from autotune.engines.schema import Option
 from tests.engines.settings import VERSIONS, shared
 
 ROOT = Path(__file__).resolve().parents[2]
+SPACES = ROOT / "search_spaces"
 
 # Where a table and a dump differ, and why. Everything else is equal.
 NOT_IN_TABLES = {"-h", "--help"}
@@ -51,6 +55,10 @@ DUMPS = [
 
 def by_flag(table: OptionTable) -> dict[str, Option]:
     return {flag: option for option in table.options for flag in option.flags}
+
+
+def by_first_flag(table: OptionTable) -> dict[str, Option]:
+    return {option.flags[0]: option for option in table.options}
 
 
 def dumped(file: str) -> dict[str, dict[str, Any]]:
@@ -115,6 +123,29 @@ def test_every_known_version_has_its_own_table(name: str, version: str) -> None:
     assert len(spellings) == len(set(spellings)) > 20
 
 
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+def test_the_newest_table_is_whole_and_others_hold_what_differs_from_the_next_newer(
+    name: str,
+) -> None:
+    folder, versions = SPACES / name / "options", engine(name).card.versions
+    assert {path.stem for path in folder.iterdir()} == set(versions)
+    assert "differs_from" not in json.loads((folder / f"{versions[-1]}.json").read_text())
+    rows = {one: by_first_flag(engine(name).table(one)) for one in versions}
+    for version, newer in pairwise(versions):
+        document = json.loads((folder / f"{version}.json").read_text())
+        assert document["differs_from"] == newer
+        assert rows[newer].keys() - rows[version].keys() == set(document["without"])
+        for row in document["options"]:
+            flag = row["flags"][0]
+            assert rows[version][flag] != rows[newer].get(flag), (version, row)
+
+
+def test_a_table_that_differs_from_an_older_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text('{"differs_from": "1", "options": []}')
+    with pytest.raises(MalformedFile, match="differs_from: 1 is not newer than 1"):
+        read_rows(lambda one: tmp_path / f"{one}.json", "1")
+
+
 def test_a_known_version_without_a_table_says_which_file_is_missing() -> None:
     kind = engine("vllm")
     with pytest.raises(BadInput, match=r"vllm/options/9\.9\.9\.json does not exist"):
@@ -160,20 +191,27 @@ def make_arg_parser(parser):
 }
 
 
-def test_the_reader_follows_names_annotations_and_loops(tmp_path: Path) -> None:
+def test_the_reader_follows_names_annotations_and_loops_and_the_newest_table_is_whole(
+    tmp_path: Path,
+) -> None:
     wheel = tmp_path / "vllm-1.2.3-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, text in TINY_WHEEL.items():
             archive.writestr(name, text)
-    program = f"from pathlib import Path; from snapshot_options import table; print(table('vllm', Path({str(wheel)!r})))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT / "scripts",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    document = json.loads(done.stdout)
+    folder = shutil.copytree(SPACES / "vllm", tmp_path / "vllm")
+    script = [sys.executable, str(ROOT / "scripts" / "snapshot_options.py"), "vllm", str(wheel)]
+    told = subprocess.run(
+        [*script, "--spaces", str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert told.startswith("vllm 1.2.3: 8 options, 10 lines, ")
+    versions = yaml.safe_load((folder / "engine.yaml").read_text())["versions"]
+    assert versions == [*engine("vllm").card.versions, "1.2.3"]
+    # The newest table of before differs from this one now, and says the same.
+    before = read_rows(lambda one: SPACES / "vllm" / "options" / f"{one}.json", versions[-2])
+    after = read_rows(lambda one: folder / "options" / f"{one}.json", versions[-2])
+    assert after[1] == before[1]
+    assert after[0]["differs_from"] == "1.2.3"
+    document = json.loads((folder / "options" / "1.2.3.json").read_text())
     assert document["version"] == "1.2.3"
     assert document["options"] == [
         {"flags": ["--dtype"], "dest": "dtype", "choices": ["a", "b", None], "default": "a"},

@@ -234,9 +234,9 @@ def test_an_overlay_folder_replaces_an_engine_s_card_and_adds_a_table(
         ),
         (
             table,
-            (spaces_root() / "vllm/options/0.32.0.json")
+            (spaces_root() / "vllm/options/0.33.0.json")
             .read_text()
-            .replace('"0.32.0"', '"0.99.0"'),
+            .replace('"0.33.0"', '"0.99.0"'),
         ),
     ):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
