@@ -32,7 +32,7 @@ from parser_readers import add_from_dataclass, get_kwargs
 from static_python import Interpreter, Intrinsic
 from wheel_sources import UNKNOWN, Class, External, Function, Parser
 
-from autotune.engines.engine import read_rows
+from autotune.engines.option_table import read_rows
 
 Row = dict[str, Any]
 SPACES = Path(__file__).resolve().parents[1] / "search_spaces"

@@ -26,9 +26,10 @@ from autotune.base import BadInput, Notify, expanded, run_program, write_atomica
 
 from . import ask_parser
 from .command import Command, Words
-from .engine import Engine, OptionTable
+from .engine import Engine
 from .entry import Entry, is_version
 from .library import Library
+from .option_table import OptionTable
 from .registry import engine, recognise, split_command
 from .rewrite import translate, translate_arguments
 from .schema import EngineCard, Option

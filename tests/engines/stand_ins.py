@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from autotune.engines.engine import read_rows
+from autotune.engines.option_table import read_rows
 
 SPACES = Path(__file__).resolve().parents[2] / "search_spaces"
 TYPES = {"int": int, "float": float}

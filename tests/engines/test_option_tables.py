@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from autotune.base.errors import BadInput, MalformedFile
-from autotune.engines.engine import OptionTable, read_rows
+from autotune.engines.option_table import OptionTable, read_rows
 from autotune.engines.registry import engine
 from autotune.engines.schema import Option
 from tests.engines.settings import VERSIONS, shared

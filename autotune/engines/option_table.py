@@ -1,0 +1,141 @@
+"""Option tables: ``search_spaces/<engine>/options/<version>.json``.
+
+The newest version's is whole, each other one says what differs from the next newer.
+``scripts/snapshot_options.py`` writes them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from autotune.base import BadInput, MalformedFile
+
+from .schema import Option
+
+
+@dataclass(frozen=True, slots=True)
+class OptionTable:
+    """All options of one engine version.
+
+    Attributes:
+        config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not
+            known which.
+        borrowed: from another version: an option or a value that it lacks is passed on and not
+            refused.
+    """
+
+    engine: str
+    version: str
+    options: tuple[Option, ...]
+    config_keys: frozenset[str] = frozenset()
+    borrowed: bool = False
+
+    def __hash__(self) -> int:
+        # An option's default may be a list.
+        return hash((self.engine, self.version))
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Map every name of every option to its default."""
+        return {
+            name: False
+            if option.default is None and option.action == "store_true"
+            else option.default
+            for option in self.options
+            for name in option.names
+        }
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """Return every spelling, with the ``--no-`` ones of boolean options."""
+        flags = {flag for option in self.options for flag in option.flags}
+        negated = {
+            f"--no-{flag[2:]}"
+            for option in self.options
+            if option.action == "boolean_optional"
+            for flag in option.flags
+            if flag.startswith("--")
+        }
+        return frozenset(flags | negated)
+
+    def suggestion(self, unknown: Sequence[str]) -> str:
+        """Return a question with options similar to unknown ones; empty if none is similar."""
+        near = [
+            flag
+            for word in unknown
+            for flag in difflib.get_close_matches(word, sorted(self.flags), n=1)
+        ]
+        return f"; did you mean {', '.join(near)}?" if near else ""
+
+    def borrowed_by(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
+        """Build the table of a version without one, with others' options if this one has none of
+        their spellings.
+
+        No option, no choice of an option and no key of a config file is refused.
+        """
+        options = list(self.options)
+        for table in others:
+            known = {flag for option in options for flag in option.flags}
+            # Others stand in front, so that this table's default of a name counts.
+            options = [
+                *(option for option in table.options if known.isdisjoint(option.flags)),
+                *options,
+            ]
+        free = tuple(option.model_copy(update={"choices": ()}) for option in options)
+        return OptionTable(self.engine, version, free, borrowed=True)
+
+
+def read_rows(
+    find: Callable[[str], Path], version: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read a version's document and all its options.
+
+    A document that ``differs_from`` a newer version has that version's options but those that it is
+    ``without``. A row of a known first spelling changes the keys that it names, to none by null.
+
+    Args:
+        find: the file of a version.
+    """
+    path, rows = find(version), dict[str, dict[str, Any]]()
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if newer := document.get("differs_from"):
+        if Version(newer) <= Version(version):
+            raise MalformedFile(path, f"differs_from: {newer} is not newer than {version}")
+        rows = {row["flags"][0]: row for row in read_rows(find, newer)[1]}
+    for flag in document.get("without", ()):
+        del rows[flag]
+    for row in document["options"]:
+        changed = {**rows.get(row["flags"][0], {}), **row}
+        rows[row["flags"][0]] = {key: value for key, value in changed.items() if value is not None}
+    return document, sorted(rows.values(), key=lambda row: str(row["dest"]))
+
+
+@cache
+def read_table(engine: str, version: str, roots: tuple[Path, ...]) -> OptionTable:
+    """Read a version's table; raises `BadInput` for none, ``KeyError`` or ``ValueError`` for a
+    malformed one."""
+
+    def find(version: str) -> Path:
+        inside = (
+            Path(engine, "options", f"{version}.json"),
+            Path("engines/options", f"{engine}-{version}.json"),
+        )
+        for root in roots:
+            for file in inside:
+                if (path := root / file).is_file():
+                    return path
+        raise BadInput(
+            f"no table of options for {engine} {version}: {roots[-1] / inside[0]} does not exist"
+        )
+
+    document, rows = read_rows(find, version)
+    options = tuple(map(Option.model_validate, rows))
+    return OptionTable(engine, version, options, frozenset(document.get("config_keys", ())))
