@@ -37,6 +37,20 @@ MatrixType = Literal["bf16", "fp8", "fp4"]
 """Types of matrix multiplication; their peaks are in the hardware's card."""
 
 
+class Positions(Entry):
+    """Length of a context in the words of a ``config.json``."""
+
+    limit: PositiveInt
+    """The smallest of several keys; ``model_max_length`` over all."""
+    first: PositiveInt
+    """The first in SGLang's order."""
+    scaling: str
+    """Kind of rotary scaling, ``default`` for none."""
+    factor: PositiveFloat
+    original: NonNegativeInt
+    """Positions before the scaling; 0: not said."""
+
+
 class Architecture(Entry):
     """Figures of a decoder's ``config.json`` for its arithmetic; sizes in elements."""
 
@@ -84,6 +98,11 @@ class Architecture(Entry):
     mtp_layers: int = 0
     """Multi-token-prediction layers in the checkpoint."""
     context_limit: int
+    """Tokens of the longest request without an option; as the checkpoint says it, at most."""
+    positions: Positions | None = None
+    """Facts of which engines make different limits; None: they make `context_limit` of it."""
+    longest_context: int = 0
+    """Tokens that an option may ask for; 0 = `context_limit`."""
     tied_embeddings: bool = False
     """The output head is the embedding."""
     weight_bytes: PositiveFloat = 2.0

@@ -9,14 +9,15 @@ default is spelled out.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .cards import HardwareCard, ModelCard
 from .command import Configuration, Scalar
 from .expression import Namespace, Scope, evaluate, fill_value
 from .failure import Failure
-from .schema import Effect, EngineCard, Knob, Rule
+from .schema import Effect, EngineCard, Knob, Reads, Rule
 
 _OF_THE_LOAD = ("longest_request", "concurrency", "tokens_in_flight", "shares_prefixes")
 
@@ -44,6 +45,19 @@ class Context:
     concurrency: float = math.inf
     tokens_in_flight: float = math.inf
     shares_prefixes: bool = False
+
+    def as_read(self, card: EngineCard) -> Context:
+        """Return the context with the model as a version of an engine reads its description."""
+        held = [one for one in card.reads if one.holds(self.scope({}), self.version)]
+        return self.with_figures(held, self.scope({})) if held else self
+
+    def with_figures(self, changes: Iterable[Reads], scope: Scope, **more: float) -> Context:
+        """Return the context with changed figures of the model's architecture."""
+        figures = {
+            name: fill_value(value, scope) for one in changes for name, value in one.figures.items()
+        }
+        architecture = self.model.architecture.model_copy(update={**figures, **more})
+        return replace(self, model=self.model.model_copy(update={"architecture": architecture}))
 
     def scope(self, knobs: Scope) -> dict[str, Any]:
         """Return the names visible to an expression: the knobs and ``model, hardware, gpus,

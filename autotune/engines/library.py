@@ -28,6 +28,7 @@ from .serving import LockFile, SharedFailures, SharedMemoryName, SharedMemoryNam
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config", "servers"})
 _CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps", "gb"})
+_OF_THE_MODEL = frozenset({"recipes", "reads"})
 _OF_OPTIONS = frozenset({"loaded", "refusals"})
 _MARK_NAMES = frozenset({"default", "baseline"})
 _Location = tuple[str | int, ...]
@@ -97,7 +98,7 @@ def _check_engine(path: Path, card: EngineCard) -> None:
     for location, part in _parts(card.model_dump()):
         section, key = location[0], location[-1]
         if key in _CONDITIONS and isinstance(part, str):
-            here = _FIXED_NAMES if section == "recipes" else known
+            here = _FIXED_NAMES if section in _OF_THE_MODEL else known
             if "gives_up" in location:
                 here |= _MARK_NAMES
             elif section in _OF_OPTIONS:

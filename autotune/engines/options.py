@@ -22,7 +22,7 @@ from autotune.base import BadInput, MalformedFile
 from .command import Configuration
 from .context import Context, as_failure
 from .engine import Engine, ParsedCommand
-from .expression import evaluate, fill, fill_value
+from .expression import evaluate, fill
 from .failure import Failure
 from .library import line_of
 from .schema import EngineCard, NamedOptions
@@ -165,18 +165,13 @@ def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Config
     )
     try:
         held = [change for change in card.loaded if change.holds(scope, version)]
-        figures = {
-            name: fill_value(value, scope) for one in held for name, value in one.figures.items()
-        }
+        if held:
+            extra = sum(float(evaluate(one.gb, scope)) for one in held)
+            context = context.with_figures(held, scope, extra_gb=extra)
     except (AttributeError, TypeError, ValueError) as error:
         raise BadInput(
             f"{kind.name} {version}: error: an option's value is malformed ({error})"
         ) from error
-    if held:
-        extra = sum(float(evaluate(one.gb, scope)) for one in held)
-        architecture = context.model.architecture.model_copy(update={**figures, "extra_gb": extra})
-        model = context.model.model_copy(update={"architecture": architecture})
-        context = replace(context, model=model)
     return Loading(context, tuple(fill(one.reason, scope) for one in held), next(refused, None))
 
 

@@ -173,6 +173,7 @@ class _Before:
     """A command as its own version reads it, and its knobs on another version."""
 
     def __init__(self, kind: Engine, command: Command, old: Context, new: Context) -> None:
+        old, new = old.as_read(kind.card), new.as_read(kind.card)
         self._kind, self._command, self._old, self._new = kind, command, old, new
         words, flags = kind.arguments(command.argv) or (), kind.table(old.version).flags
         prepared = kind.prepare(words, old.version, command)

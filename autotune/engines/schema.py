@@ -307,7 +307,19 @@ class NamedOptions(Versioned):
         return fits and any(fnmatchcase(name, pattern) for pattern in self.names)
 
 
-class Loaded(Conditional):
+class Reads(Conditional):
+    """Figures of the architecture that an engine reads otherwise than the card says them.
+
+    Expressions see what a rule sees, without knobs.
+    """
+
+    when: Expression
+    figures: dict[str, float | str] = {}
+    """In place of the checkpoint's; a text is a template."""
+    source: str
+
+
+class Loaded(Reads):
     """Change of the model, or of a GPU's memory, that options of a command line make while it is
     loaded.
 
@@ -315,13 +327,9 @@ class Loaded(Conditional):
     does.
     """
 
-    when: Expression
-    figures: dict[str, float | str] = {}
-    """Figures of the architecture, in place of the checkpoint's; a text is a template."""
     gb: Expression = "0"
     """GB (10^9 bytes) more, below 0: less, on each GPU."""
     reason: Template
-    source: str
 
 
 class Start(Entry):
@@ -466,6 +474,8 @@ class EngineCard(Entry):
     """Further options without effect on speed and memory, which nobody expects of them."""
     simulated: list[NamedOptions] = []
     """Options that the simulator models, beside those that its knobs are read from."""
+    reads: list[Reads] = []
+    """Changes of the model by the engine itself; each that holds counts."""
     loaded: list[Loaded] = []
     """Changes of the model; each that holds counts."""
     refusals: list[Rule] = []

@@ -113,6 +113,7 @@ def resolve_for(
 ) -> ResolvedCommand:
     """Resolve a command line of a recognised engine, in a known version."""
     card = kind.card
+    context = context.as_read(card)
     parsed = kind.parse(command, context.version)
     typed = kind.knobs(parsed, context)
     unseen = unmodelled(kind, parsed, typed)

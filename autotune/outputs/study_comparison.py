@@ -86,7 +86,7 @@ class FinishedStudy:
         with suppress(BadInput):
             kind = engine(chosen.engine, library_of(spec))
             version = kind.known_version(chosen.engine_version) or kind.version()
-            context = spec.context(version)
+            context = spec.context(version).as_read(kind.card)
             own = Configuration(kind.name, kind.default_knobs(context))
             defaults = {**effective(kind.card, own, context).knobs}
         return {name: value for name, value in self.config.items() if value != defaults.get(name)}

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from autotune.base import Evidence
-from autotune.engines import CandidateSet, Configuration
+from autotune.engines import Candidate, CandidateSet
 from autotune.engines.kept import Kept
 from autotune.engines.promises import NOTICED, noticed
 from autotune.load.metrics import readable
@@ -37,6 +37,7 @@ from .search.front import dominated
 from .search.history import History
 from .search.reach import OUT_OF_REACH
 from .search.spread import Spread, mean, percent, percents
+from .study.home import context_limit
 from .study.recommendation import (
     Choice,
     Exclusion,
@@ -101,7 +102,7 @@ def recommend(
         gain_over_recipe=sheet.over_recipe(),
         gives_up=list(history.trade_offs(winner)) if winner is not None else [],
         given_up=_given_up(history, launches),
-        **_beside_the_baseline(spec, recommended, usual.configuration, kept),
+        **_beside_the_baseline(spec, recommended, usual, kept),
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
         **compared_answers(launches, usual.fingerprint, chosen),
@@ -145,12 +146,13 @@ def _chosen(sheet: StudyFigures, position: int, predicted: bool) -> Choice:
 
 
 def _beside_the_baseline(
-    spec: StudySpec, recommended: Choice | None, baseline: Configuration, kept: Mapping[str, Kept]
+    spec: StudySpec, recommended: Choice | None, usual: Candidate, kept: Mapping[str, Kept]
 ) -> dict[str, Any]:
     """Return what the recommended command has of the user's, and their promises value by value; {}
     for the same."""
-    if recommended is None or recommended.fingerprint == baseline.fingerprint:
+    if recommended is None or recommended.fingerprint == usual.fingerprint:
         return {}
+    baseline = usual.configuration
     own = kept.get(recommended.engine, Kept())
     rows = []
     for knob, what in NOTICED.items():
@@ -160,8 +162,10 @@ def _beside_the_baseline(
         # Engines mean different things by a memory fraction.
         alike = knob != "memory_fraction" or recommended.engine == baseline.engine
         if alike and (knob == "context_length" or pair != (None, None)):
+            ends = (baseline.engine, usual), (recommended.engine, recommended)
             old, new = (
-                noticed(knob, value, spec.model.architecture.context_limit) for value in pair
+                noticed(knob, value, context_limit(spec, name, one.engine_version))
+                for value, (name, one) in zip(pair, ends, strict=True)
             )
             rows.append(PromisedValue(what=what, knob=knob, baseline=old, recommended=new))
     return {

@@ -373,10 +373,14 @@ def test_a_way_to_draft_that_is_not_modelled_is_told(name: str, more: str, told:
 @pytest.mark.parametrize(
     ("version", "more", "limit"),
     [
-        ("0.33.0", f"--hf-overrides '{{\"rope_scaling\": {YARN}}}'", 131072),
+        # Since 0.30 YaRN's factor counts as applied (config/model.py _get_and_verify_max_len).
+        ("0.26.0", f"--hf-overrides '{{\"rope_scaling\": {YARN}}}'", 131072),
+        ("0.33.0", f"--hf-overrides '{{\"rope_scaling\": {YARN}}}'", 40960),
+        ("0.33.0", "--hf-overrides.max_position_embeddings 131072", 131072),
         (
             "0.33.0",
-            "--hf-overrides.rope_parameters.rope_type=yarn --hf-overrides.rope_parameters.factor=2",
+            "--hf-overrides.rope_parameters.rope_type=linear "
+            "--hf-overrides.rope_parameters.factor=2",
             81920,
         ),
         ("0.11.0", f"--rope-scaling '{YARN}'", 131072),

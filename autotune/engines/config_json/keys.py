@@ -125,6 +125,10 @@ class ConfigFacts(Entry):
 
     defaults: dict[str, dict[str, Any]]
     names: dict[str, list[str]]
+    lengths: list[str]
+    first_of_lengths: list[str]
+    unscaled: list[str]
+    scaled_already: list[str]
     of_the_top: list[str]
     switched_by: dict[str, str]
     figures: dict[str, dict[str, list[str]]]

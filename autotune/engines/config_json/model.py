@@ -15,6 +15,7 @@ from ..cards import Architecture, ModelCard
 from ..layers import Indexer
 from .keys import ConfigJson, NotPredicted, facts
 from .plain import FEW_FIGURES, MOST_LAYERS, plain_decoder
+from .positions import context_figures
 from .quantization import precision
 
 # DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
@@ -33,7 +34,7 @@ def model_from_file(path: Path) -> ModelCard:
         architecture = _architecture(config)
     except NotPredicted as unknown:
         unpredicted = unknown.reason
-        architecture = plain_decoder(config, _context_limit)
+        architecture = plain_decoder(config)
     return ModelCard(
         id=str(path.parent),
         aliases=[path.resolve().parent.name],
@@ -94,7 +95,7 @@ def _architecture(config: ConfigJson) -> Architecture:
         "feed_forward_matrices": 2 if no_gate else 3,
         "gated_attention": config.get("model_type") in facts().gated_attention,
         "indexer": _indexer(config, layers),
-        "context_limit": _context_limit(config),
+        **context_figures(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         **_sliding(config, windowed),
         **_linear(config, linear),
@@ -194,7 +195,7 @@ def _chunked(config: ConfigJson) -> bool:
 def _sliding(config: ConfigJson, windowed: list[bool]) -> dict[str, int]:
     """Return the number of layers with a window and its tokens, if it ever limits them."""
     window = config.number("attention_chunk_size" if _chunked(config) else "sliding_window")
-    if not window or not any(windowed) or window >= _context_limit(config):
+    if not window or not any(windowed) or window >= context_figures(config)["context_limit"]:
         return {}
     return {"sliding_window": window, "sliding_layers": sum(windowed)}
 
@@ -214,21 +215,6 @@ def _linear(config: ConfigJson, linear: list[bool]) -> dict[str, Any]:
     config.required("linear_num_value_heads", "linear_num_key_heads", "linear_value_head_dim")
     attention = config.figures("linear_attention")
     return {"linear_layers": sum(linear), "gated_attention": True, **attention}
-
-
-def _context_limit(config: ConfigJson) -> int:
-    """Return the positions, stretched by YaRN if the file defines it (as the engines derive it)."""
-    limit = config.number("max_position_embeddings")
-    scaling = config.get("rope_scaling") or config.get("rope_parameters")
-    if not isinstance(scaling, dict) or "yarn" not in (
-        scaling.get("rope_type"),
-        scaling.get("type"),
-    ):
-        return limit
-    original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
-    if isinstance(original, int) and isinstance(factor, int | float):
-        return max(limit, int(original * factor))
-    return limit
 
 
 def _indexer(config: ConfigJson, layers: int) -> Indexer | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +11,7 @@ from autotune.base import BadInput
 from ..cards import Architecture
 from ..layers import Projection
 from .keys import ConfigJson, NotPredicted, facts, read_json
+from .positions import context_figures
 from .quantization import precision
 
 FEW_FIGURES = (
@@ -27,7 +27,7 @@ _PER_TOKEN = 8
 """Experts per token of a model that does not say; most have 8."""
 
 
-def plain_decoder(config: ConfigJson, context_limit: Callable[[ConfigJson], int]) -> Architecture:
+def plain_decoder(config: ConfigJson) -> Architecture:
     """Describe a decoder with equal layers of full attention; raises `MalformedFile` without the
     few figures that the search needs."""
     missing = [key for key in FEW_FIGURES if not _common(config, key)]
@@ -42,8 +42,9 @@ def plain_decoder(config: ConfigJson, context_limit: Callable[[ConfigJson], int]
     few = ("layers", "hidden_size", "heads", "vocab_size", "experts", "mtp_layers")
     figures: dict[str, Any] = {name: _common(config, *names["decoder"][name]) for name in few}
     layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
+    matrices = 2 if config.get("model_type") in facts().plain_feed_forward else 3
     # Gated parts of 8/3 of the hidden width have the parameters of plain ones of 4.
-    width = _common(config, *names["decoder"]["intermediate_size"]) or 8 * hidden // 3
+    width = _common(config, *names["decoder"]["intermediate_size"]) or 8 * hidden // matrices
     experts = figures["experts"]
     if experts:
         sizes = {name: _common(config, *keys) for name, keys in names["experts"].items()}
@@ -53,7 +54,8 @@ def plain_decoder(config: ConfigJson, context_limit: Callable[[ConfigJson], int]
         "kv_heads": _common(config, "num_key_value_heads") or heads,
         "head_dim": _common(config, "head_dim") or max(1, hidden // heads),
         "intermediate_size": width,
-        "context_limit": context_limit(config),
+        "feed_forward_matrices": matrices,
+        **context_figures(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         "checkpoint_gb": _checkpoint_gb(config),
     }

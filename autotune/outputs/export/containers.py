@@ -449,7 +449,8 @@ def _backend_parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]
     if length not in {group[0].partition("=")[0] for group in options}:
         # GPUStack would set 8192; the engine's own default, with which this was tuned, is the
         # model's limit.
-        options.append([length, str(winner.spec.model.architecture.context_limit)])
+        context = winner.spec.context(winner.choice.engine_version).as_read(card)
+        options.append([length, str(context.model.architecture.context_limit)])
     for name, *values in options:
         option, equals, value = name.partition("=")
         entry = " ".join([name, *values])

@@ -303,7 +303,7 @@ def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library
         with suppress(BadInput):
             kind = engine(name, library)
             version = kind.known_version(recorded) or kind.version()
-            engines[name] = (kind, spec.context(version, max(longest)))
+            engines[name] = (kind, spec.context(version, max(longest)).as_read(kind.card))
     return engines
 
 

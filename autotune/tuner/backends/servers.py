@@ -228,7 +228,7 @@ class ServerEvaluator:
                 failure = server.wait_ready(self.startup)
                 pids = server.pids
                 # Knobs are resolved by the node, and the longest request of all workloads.
-                context = context_of(spec, trial.engine_version, self.library)
+                context = context_of(spec, trial.engine_version, self.library).as_read(kind.card)
                 resolved, served = (
                     (None, {}) if failure else read_back(server, kind, trial, context, folder)
                 )
@@ -647,7 +647,7 @@ class External(ServerBackend):
         choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
         kind = engine_of(choice.name, {}, library, silent)
         version = server.version if is_version(server.version) else choice.version
-        context = context_of(spec, version, library)
+        context = context_of(spec, version, library).as_read(kind.card)
         # Its command line is unknown; the stand-in names its address.
         return OwnCandidates(
             CandidateSet(

@@ -91,7 +91,7 @@ class SimulatedEvaluator:
         loads = loads_of(spec, trial, self.library, backend.looks)
         context = spec.context(
             trial.engine_version, max(load.workload.longest_request for load in loads)
-        )
+        ).as_read(kind.card)
         launched, speculation = backend.with_forced_acceptance(spec, trial, kind, self.library)
         resolved = resolve_for(kind, launched.command, context, calibration_of(self.library))
         factor = noise_factor(spec, trial)

@@ -162,8 +162,8 @@ def prepare(
     for choice in spec.engines:
         here = spec.installed.get(choice.name)
         lacking = here.lacking if here is not None else ()
-        context = replace(in_study, version=choice.version, lacking=lacking)
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
+        context = replace(in_study, version=choice.version, lacking=lacking).as_read(kind.card)
         reason = (
             unsuited(kind.card, context)
             or unpinnable(kind.card, spec.pins)
@@ -567,7 +567,7 @@ def typed_candidate(
         if reason is not None:
             raise BadInput(reason)
     kind, version = engine_in_study(spec, library, command, spaces)
-    context = context_of(spec, version, library)
+    context = context_of(spec, version, library).as_read(kind.card)
     parsed = kind.parse(command, version)
     known = parsed.model in (spec.model.id, *spec.model.aliases)
     if not known and library.model(parsed.model).architecture != spec.model.architecture:

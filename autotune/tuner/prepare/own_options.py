@@ -84,7 +84,7 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
     try:
         typed = replace(split_command(spec.baseline), files=spec.baseline_files)
         kind, version = engine_in_study(spec, library, typed, {})
-        context = context_of(spec, version, library)
+        context = context_of(spec, version, library).as_read(kind.card)
         own = own_options(kind, typed, context) if spec.recipe is None else []
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error

@@ -131,6 +131,8 @@ def promises_kept(
 ) -> tuple[dict[int, tuple[GivenUp, ...]], Promised]:
     """List the candidates' trade-offs, by position, and find the longest promised request, the
     first candidate's."""
+    for space in spaces.values():
+        plans.set_model(space)
     configurations, first = [one.configuration for one in candidates], candidates[0].configuration
     marks = {
         name: promises_of(one.card, one.context, first.knobs, one.chosen)

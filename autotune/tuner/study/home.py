@@ -29,7 +29,7 @@ from autotune.base import (
     sync_folder,
     write_atomically,
 )
-from autotune.engines import Library
+from autotune.engines import Library, engine
 from autotune.engines.entry import spaces_root
 from autotune.engines.library import KINDS, documents
 
@@ -231,6 +231,15 @@ def _check_empty(folder: Path) -> None:
 
 def library_of(spec: StudySpec) -> Library:
     return library_for(Path(spec.space) if spec.space else None, spec.calibration)
+
+
+def context_limit(spec: StudySpec, name: str, version: str) -> int:
+    """Return the tokens that an engine's version serves without an option; of an unknown engine the
+    model's."""
+    context = spec.context(version)
+    with suppress(BadInput):
+        context = context.as_read(engine(name, library_of(spec)).card)
+    return context.model.architecture.context_limit
 
 
 def calibration_of_home(given: Path | None, home: Path) -> Path | None:

@@ -78,8 +78,9 @@ def described(folder: Path, config: dict[str, Any]) -> Architecture:
         (APERTUS, 8_053_338_176),
         (AFM, 4_619_184_640),
         (TRINITY_MINI, 26_123_974_400),
+        (DBRX, 131_600_000_000),  # as its model card says
     ],
-    ids=["apertus", "arcee", "afmoe"],
+    ids=["apertus", "arcee", "afmoe", "dbrx"],
 )
 def test_feed_forward_parts_are_those_of_the_class(
     tmp_path: Path, config: dict[str, Any], parameters: int

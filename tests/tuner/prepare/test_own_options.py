@@ -138,7 +138,11 @@ def test_a_secret_in_a_config_file_is_refused_and_not_repeated(
     assert "my-own-secret" not in str(refused.value)
 
 
-YARN = '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}'
+# The newest version does not multiply the positions by YaRN's factor.
+YARN = (
+    '{"max_position_embeddings": 131072, "rope_parameters": '
+    '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}'
+)
 
 
 def test_a_longer_context_by_an_override_of_the_model_is_one_of_the_candidates_too() -> None:

@@ -135,7 +135,7 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
         name not in kind.card.knobs or kind.card.knobs[name].refuses(row[name]) for name in row
     ):
         return None
-    context = spec.context(version or kind.version())
+    context = spec.context(version or kind.version()).as_read(kind.card)
     return Candidate(Configuration(kind.name, kind.default_knobs(context, row)), context.version)
 
 
