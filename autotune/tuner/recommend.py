@@ -162,11 +162,11 @@ def _beside_the_baseline(
         # Engines mean different things by a memory fraction.
         alike = knob != "memory_fraction" or recommended.engine == baseline.engine
         if alike and (knob == "context_length" or pair != (None, None)):
-            ends = (baseline.engine, usual), (recommended.engine, recommended)
-            old, new = (
-                noticed(knob, value, context_limit(spec, name, one.engine_version))
-                for value, (name, one) in zip(pair, ends, strict=True)
+            limits = (
+                context_limit(spec, baseline.engine, usual.engine_version),
+                context_limit(spec, recommended.engine, recommended.engine_version),
             )
+            old, new = (noticed(knob, *one) for one in zip(pair, limits, strict=True))
             rows.append(PromisedValue(what=what, knob=knob, baseline=old, recommended=new))
     return {
         "promised": rows,
