@@ -22,19 +22,24 @@ from autotune.base import BadInput
 from .entry import Entry
 from .layers import (
     BF16,
-    AnyGroup,
     AttentionGroup,
-    DeltaNet,
     GroupedQuery,
     Indexer,
     LatentAttention,
     LayerGroup,
+    NoMixer,
     Projection,
 )
+from .recurrent import DeltaNet, KimiDelta, RecurrentGroup, ShortConvolution, StateSpace
 from .schema import Addition
 
 MatrixType = Literal["bf16", "fp8", "fp4"]
 """Types of matrix multiplication; their peaks are in the hardware's card."""
+AnyGroup = Annotated[
+    NoMixer | GroupedQuery | LatentAttention | DeltaNet | KimiDelta | StateSpace | ShortConvolution,
+    Field(discriminator="mixer"),
+]
+"""A group as cards list it, distinguished by ``mixer``."""
 
 
 class Positions(Entry):
@@ -73,6 +78,8 @@ class Architecture(Entry):
     expert_intermediate_size: int = 0
     shared_intermediate_size: int = 0
     """Width of the shared experts together; 0 = `shared_experts` of the routed ones' width."""
+    expert_hidden_size: NonNegativeInt = 0
+    """Width to which tokens are projected for the routed experts and back; 0 = `hidden_size`."""
     feed_forward_matrices: int = 3
     """Matrices of one feed-forward part: 3 gated, 2 plain."""
     q_lora_rank: int = 0
@@ -86,11 +93,6 @@ class Architecture(Entry):
     """Tokens that `sliding_layers` attend to."""
     sliding_layers: int = 0
     """Layers that attend to the last `sliding_window` tokens only."""
-    linear_layers: int = 0
-    """Layers with linear attention: a state, no KV cache."""
-    linear_key_heads: int = 0
-    linear_value_heads: int = 0
-    linear_head_dim: int = 0
     gated_attention: bool = False
     """A gate as wide as the query on attention's output."""
     layer_groups: tuple[AnyGroup, ...] = ()
@@ -127,16 +129,16 @@ class Architecture(Entry):
 
     @model_validator(mode="after")
     def _layers_add_up(self) -> Architecture:
-        for part in ("dense_layers", "sliding_layers", "linear_layers"):
+        for part in ("dense_layers", "sliding_layers"):
             if getattr(self, part) > self.layers:
                 raise ValueError(
                     f"{part}={getattr(self, part)} are more than the {self.layers} layers"
                 )
         listed = sum(group.layers for group in self.layer_groups)
-        if listed + self.sliding_layers + self.linear_layers > self.layers:
+        if listed + self.sliding_layers > self.layers:
             raise ValueError(
                 f"layer_groups have {listed} layers, more than the {self.layers} of the model "
-                "without its sliding_layers and linear_layers"
+                "without its sliding_layers"
             )
         if self.experts and not 0 < self.experts_per_token <= self.experts:
             raise ValueError(
@@ -169,21 +171,9 @@ class Architecture(Entry):
 @lru_cache
 def groups_of(a: Architecture) -> tuple[LayerGroup, ...]:
     """Translate the keys of attention to groups; the listed ones follow."""
-    full = a.layers - a.sliding_layers - a.linear_layers
-    full -= sum(group.layers for group in a.layer_groups)
-    groups: list[LayerGroup] = []
-    for layers, window in ((full, 0), (a.sliding_layers, a.sliding_window)):
-        if layers:
-            groups.append(_attention_group(a, layers, window))
-    if a.linear_layers:
-        groups.append(
-            DeltaNet(
-                layers=a.linear_layers,
-                key_heads=a.linear_key_heads,
-                value_heads=a.linear_value_heads,
-                head_dim=a.linear_head_dim,
-            )
-        )
+    full = a.layers - a.sliding_layers - sum(group.layers for group in a.layer_groups)
+    plain = ((full, 0), (a.sliding_layers, a.sliding_window))
+    groups = (_attention_group(a, layers, window) for layers, window in plain if layers)
     return (*groups, *a.layer_groups)
 
 
@@ -194,10 +184,11 @@ def _attention_group(a: Architecture, layers: int, window: int) -> AttentionGrou
         "head_dim": a.head_dim,
         "v_head_dim": a.v_head_dim,
         "window": window,
+        "gated": a.gated_attention,
         "indexer": None if window else a.indexer,
     }
     if not a.kv_lora_rank:
-        return GroupedQuery(**common, kv_heads=a.kv_heads, gated=a.gated_attention)
+        return GroupedQuery(**common, kv_heads=a.kv_heads)
     latent = {name: getattr(a, name) for name in _LATENT}
     return LatentAttention(**common, **latent)
 
@@ -224,7 +215,7 @@ def draft_layer(a: Architecture) -> Architecture:
     return draft.model_copy(update={"layer_groups": (), "indexer": indexer})
 
 
-_DRAFT = dict.fromkeys(("dense_layers", "linear_layers", "sliding_layers"), 0)
+_DRAFT = dict.fromkeys(("dense_layers", "sliding_layers"), 0)
 
 
 def mixer_projections(a: Architecture) -> Iterator[tuple[LayerGroup, Projection]]:
@@ -237,12 +228,18 @@ def mixer_projections(a: Architecture) -> Iterator[tuple[LayerGroup, Projection]
 def feed_forward_elements(a: Architecture) -> tuple[float, float, float]:
     """Count the elements of a routed expert, of the shared experts together and of a dense part."""
     width = a.feed_forward_matrices * a.hidden_size
+    routed = a.feed_forward_matrices * expert_width(a)
     shared = a.shared_intermediate_size or a.expert_intermediate_size * a.shared_experts
     return (
-        float(width * a.expert_intermediate_size),
+        float(routed * a.expert_intermediate_size),
         float(width * shared),
         float(width * a.intermediate_size),
     )
+
+
+def expert_width(a: Architecture) -> int:
+    """Return the width of the tokens that reach the routed experts."""
+    return a.expert_hidden_size or a.hidden_size
 
 
 def expert_layers(a: Architecture) -> int:
@@ -251,6 +248,16 @@ def expert_layers(a: Architecture) -> int:
 
 def feed_forward_layers(a: Architecture) -> int:
     return sum(group.layers for group in a.groups if group.feed_forward)
+
+
+def mixer_layers(a: Architecture) -> int:
+    return sum(group.layers for group in a.groups if group.mixer != "none")
+
+
+def whole_layers(a: Architecture) -> float:
+    """Count the layers by their parts: one with a mixer or a feed-forward part alone is half of
+    one."""
+    return (mixer_layers(a) + feed_forward_layers(a)) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +274,16 @@ class Matrices:
 
 def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, ...]:
     """Return a rank's mixers, quantised and plain, and feed-forward parts of all layers, without
-    routed experts."""
+    routed experts.
+
+    Every rank has the projections to the experts' width, which are never quantised (vLLM 0.33,
+    models/nemotron_h.py).
+    """
     _, shared, dense = feed_forward_elements(a)
     with_experts = expert_layers(a)
     feed_forward = dense * (feed_forward_layers(a) - with_experts) + shared * with_experts
     quantised, plain = mixer_elements(a, tensor_parallel)
+    plain += 2 * a.hidden_size * a.expert_hidden_size * with_experts
     return (
         Matrices(quantised, a.attention_weight_bytes or a.weight_bytes),
         Matrices(plain, BF16),
@@ -354,11 +366,17 @@ def kv_bytes_per_token(
     return total
 
 
-def state_bytes(a: Architecture, tensor_parallel: int, *, recurrent: bool = False) -> float:
+def state_bytes(
+    a: Architecture, tensor_parallel: int, element_bytes: float, *, recurrent: bool = False
+) -> float:
     """Return the bytes on one rank that a sequence takes however long it is, in all layers; of
-    `recurrent` ones alone."""
+    `recurrent` ones alone.
+
+    Args:
+        element_bytes: as of `LayerGroup.state_bytes`.
+    """
     return sum(
-        group.layers * group.state_bytes(tensor_parallel)
+        group.layers * group.state_bytes(tensor_parallel, element_bytes)
         for group in a.groups
         if group.recurrent or not recurrent
     )
@@ -438,6 +456,17 @@ class ModelCard(Entry):
     @property
     def latent_attention(self) -> bool:
         return self.architecture.kv_lora_rank > 0
+
+    @property
+    def recurrent_layers(self) -> int:
+        return sum(group.layers for group in self.architecture.groups if group.recurrent)
+
+    @property
+    def state_heads(self) -> int:
+        """Return the most ranks over which all layers with a state can be cut; 0 without such a
+        layer."""
+        groups = (one for one in self.architecture.groups if isinstance(one, RecurrentGroup))
+        return math.gcd(*(heads for group in groups for heads in group.cut_heads))
 
     @property
     def fp8_weights(self) -> bool:

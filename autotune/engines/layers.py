@@ -8,9 +8,9 @@ model's groups are in `autotune.engines.cards`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from .entry import Entry
 
@@ -72,8 +72,12 @@ class LayerGroup(Entry):
         """
         return 0.0
 
-    def state_bytes(self, tensor_parallel: int) -> float:
-        """Return the bytes that a sequence takes on a rank, however long it is."""
+    def state_bytes(self, tensor_parallel: int, element_bytes: float) -> float:
+        """Return the bytes that a sequence takes on a rank, however long it is.
+
+        Args:
+            element_bytes: of a recurrent state whose type the checkpoint leaves to the engine.
+        """
         return 0.0
 
     @property
@@ -103,6 +107,8 @@ class AttentionGroup(LayerGroup):
     """Width of a value's head; 0: as `head_dim`."""
     window: NonNegativeInt = 0
     """Tokens that a query sees; 0: all."""
+    gated: bool = False
+    """A gate on attention's output, as wide as that."""
     indexer: Indexer | None = None
 
     @property
@@ -195,8 +201,6 @@ class GroupedQuery(AttentionGroup):
     kv_heads: PositiveInt
     keys_are_values: bool = False
     """One projection for both, which are cached both (Gemma 4)."""
-    gated: bool = False
-    """A gate as wide as the query on attention's output."""
 
     @property
     def passed_width(self) -> int:
@@ -255,8 +259,10 @@ class LatentAttention(AttentionGroup):
             ]
         down = hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim)
         up = self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.value_width)
+        output = heads * self.value_width * hidden_size
         return (
-            Projection("self_attn.o_proj", heads * self.value_width * hidden_size, heads),
+            Projection("self_attn.o_proj", output, heads),
+            *([Projection("self_attn.g_proj", output, heads)] if self.gated else []),
             *query,
             Projection("self_attn.kv_a_proj_with_mqa", down),
             Projection("self_attn.kv_b_proj", up, heads),
@@ -269,45 +275,3 @@ class LatentAttention(AttentionGroup):
         if kv_type == "fp8_ds_mla":
             return self.kv_lora_rank * (1 + 4 / 128) + self.qk_rope_head_dim * BF16
         return (self.kv_lora_rank + self.qk_rope_head_dim) * (1.0 if kv_type == "fp8" else BF16)
-
-
-class DeltaNet(LayerGroup):
-    """Gated DeltaNet (Qwen3-Next, Qwen3.5; arXiv:2412.06464): a state per value head, no cache."""
-
-    mixer: Literal["delta"] = "delta"
-    key_heads: PositiveInt
-    value_heads: PositiveInt
-    head_dim: PositiveInt
-    state_element_bytes: PositiveFloat = 4.0
-    """Bytes of a state's element; float32 is Qwen3.5's type."""
-
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        # Queries and keys, values, their gate; two figures per head beside them.
-        heads = 2 * self.key_heads + 2 * self.value_heads
-        inner = hidden_size * self.value_heads
-        return (
-            Projection(
-                "linear_attn.in_proj_qkvz", hidden_size * heads * self.head_dim, self.value_heads
-            ),
-            Projection("linear_attn.in_proj_ba", 2 * inner, self.value_heads),
-            Projection("linear_attn.out_proj", inner * self.head_dim, self.value_heads),
-        )
-
-    def state_bytes(self, tensor_parallel: int) -> float:
-        heads = self.value_heads / min(tensor_parallel, self.value_heads)
-        return self.state_element_bytes * heads * self.head_dim**2
-
-    @property
-    def recurrent(self) -> bool:
-        return True
-
-    @property
-    def prompt_flops(self) -> float:
-        # Chunks of 64: some 4 products with a head's state and with the chunk.
-        return 2 * self.value_heads * self.head_dim * (4 * self.head_dim + 4 * 64)
-
-
-AnyGroup = Annotated[
-    NoMixer | GroupedQuery | LatentAttention | DeltaNet, Field(discriminator="mixer")
-]
-"""A group as cards list it, distinguished by ``mixer``."""

@@ -127,6 +127,8 @@ class Behaviour(Entry):
     """Limit on the scores of a step's prompts."""
     sliding_cache: Literal["window", "all"] = "all"
     """Cache of a layer with a sliding window: its window, or every token."""
+    state_element_bytes: PositiveFloat = 2
+    """Bytes of a recurrent state's element, where the checkpoint leaves its type to the engine."""
     workspace_contexts: NonNegativeFloat
     """Full-length latent sequences kept as workspace."""
     latent_products: bool = False

@@ -14,6 +14,7 @@ from autotune.engines.cards import (
     state_bytes,
     vocabulary_elements,
     weight_bytes_per_gpu,
+    whole_layers,
 )
 from autotune.engines.layers import BF16, LatentAttention
 
@@ -191,7 +192,7 @@ def _graph_bytes(server: SimulatedServer) -> float:
     if not batch:
         return 0.0
     sizes = 3 + min(batch, 256) // 8 + max(0, batch - 256) // 16
-    layers = server.architecture.layers / server.pipeline_parallel
+    layers = whole_layers(server.architecture) / server.pipeline_parallel
     return sizes * layers * server.coefficients.graph_mb_per_layer * 1e6
 
 
@@ -235,8 +236,8 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         cache_sigma = spare_sigma = activation_sigma + share * (communication + graphs)
     if kv_cache > 0:
         # States of the running sequences, and one more of linear attention per drafted token.
-        state = state_bytes(a, server.tensor_parallel)
-        drafted = state_bytes(a, server.tensor_parallel, recurrent=True)
+        rank = server.tensor_parallel, c.state_element_bytes
+        state, drafted = state_bytes(a, *rank), state_bytes(a, *rank, recurrent=True)
         state += server.speculative_tokens * drafted
         sequences = min(server.running_limit, _STATES)
         kv_cache -= min(kv_cache / 2, sequences * state / server.pipeline_parallel)

@@ -22,10 +22,13 @@ from autotune.engines.cards import (
     Architecture,
     draft_layer,
     expert_layers,
+    expert_width,
     feed_forward_elements,
     feed_forward_layers,
+    mixer_layers,
     rank_layers,
     state_bytes,
+    whole_layers,
 )
 from autotune.engines.layers import ALL, BF16, KEPT, WINDOW, AttentionGroup, LayerGroup
 
@@ -123,24 +126,24 @@ class StepTime:
         self._kv_bandwidth = server.bandwidth * c.kv_share
         self._prepare_attention()
         # Recurrent layers.
-        self._state_bytes = 2 * state_bytes(a, tp, recurrent=True)
+        self._state_bytes = 2 * state_bytes(a, tp, c.state_element_bytes, recurrent=True)
         self._prompt_flops = sum(group.layers * group.prompt_flops for group in a.groups)
         self._linear_flops = hw.reached_flops("bf16") * c.linear_share * tp
         self._link = hw.link_gb_s * 1e9 / 2 * c.link_share
         # Hidden states that the kernels between matrix products read and write, bytes per token
         # over all layers: norms and residuals, queries, keys and values, gate and up projection.
         self._feed_forwards = feed_forward_layers(a)
-        self._mixers = sum(group.layers for group in a.groups if group.mixer != "none")
+        self._mixers, layers = mixer_layers(a), whole_layers(a)
         plain_parts = self._feed_forwards - self._expert_layers
         mixers = sum(g.layers * _passed_width(a, g) for g in a.groups) / tp
         dense = 3 * plain_parts * a.intermediate_size / tp
-        self._passed_bytes = 2 * BF16 * (a.layers * 4 * a.hidden_size + mixers + dense)
+        self._passed_bytes = 2 * BF16 * (layers * 4 * a.hidden_size + mixers + dense)
         # A plain layer is some ten kernels; experts, latent attention and an indexer are ten more
         # each.
         latent = sum(g.layers * g.latent + g.own_indexers for g in a.attention_groups)
-        self._launches = a.layers + latent + self._expert_layers
+        self._launches = layers + latent + self._expert_layers
         further = latent * c.latent_us + self._expert_layers * c.experts_us
-        self._latency = (a.layers * (c.layer_us + c.layer_extra_us) + further) * 1e-6
+        self._latency = (layers * (c.layer_us + c.layer_extra_us) + further) * 1e-6
         # A collective's latency grows with the ranks that meet; the figure is that of eight.
         self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
         self._prepare_experts()
@@ -174,7 +177,7 @@ class StepTime:
         self._imbalance = 1.0 + c.expert_imbalance * (1.0 - 1.0 / ep)
         # Hidden states of a row that an expert computes: both projections, and its output until
         # the sum.
-        self._row_bytes = 2 * BF16 * (a.hidden_size + 3 * width)
+        self._row_bytes = 2 * BF16 * (expert_width(a) + 3 * width)
 
     def seconds(self, batches: Ranks, graph: bool) -> float:
         """Return the duration of a step over all data-parallel ranks; in a CUDA graph the host
@@ -354,14 +357,15 @@ class StepTime:
             volume = 2 * (tp - 1) / tp * rank_tokens * token
             seconds = seconds + reductions * (latency + volume / self._link)
         if server.joined_replicas > 1:
+            width = expert_width(self._a)
             if self._c.exchange == "gather" or server.expert_parallel < stage:
-                volume = 2 * (stage - 1) / stage * all_tokens * token
+                volume = 2 * (stage - 1) / stage * all_tokens * width * BF16
             else:
                 # An all-to-all moves, per rank, a token in fp8 to its experts' ranks and in bf16
                 # back.
                 missed = float((1.0 - 1.0 / stage) ** self._a.experts_per_token)
                 moved = (stage - 1) * (1.0 - missed)
-                volume = rank_tokens * moved * self._a.hidden_size * (1.0 + BF16)
+                volume = rank_tokens * moved * width * (1.0 + BF16)
             seconds = seconds + self._feed_forwards * (2 * latency + volume / self._link)
         return seconds
 

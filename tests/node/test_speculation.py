@@ -13,6 +13,10 @@ from autotune.node.simulate import simulate
 from autotune.node.steptime import RankBatch, StepTime
 from tests.node.nodes import LIBRARY, V32
 
+_LINEAR = {
+    **{"mixer": "delta", "layers": 69, "key_heads": 16, "value_heads": 128, "head_dim": 128},
+    "state_element_bytes": 4,
+}
 _HYBRID = ModelCard.model_validate(
     {
         # Layers, heads, experts, acceptance as the recipe has them; widths as 2.4T weights, 95B of
@@ -22,7 +26,6 @@ _HYBRID = ModelCard.model_validate(
         "architecture": {
             **{
                 "layers": 92,
-                "linear_layers": 69,
                 "hidden_size": 8192,
                 "vocab_size": 248320,
                 "intermediate_size": 0,
@@ -35,9 +38,7 @@ _HYBRID = ModelCard.model_validate(
                 "context_limit": 262144,
             },
             **{
-                "linear_key_heads": 16,
-                "linear_value_heads": 128,
-                "linear_head_dim": 128,
+                "layer_groups": [_LINEAR],
                 "mtp_layers": 1,
             },
             **{"experts": 512, "experts_per_token": 10, "expert_intermediate_size": 2048},
@@ -105,7 +106,8 @@ def test_a_layer_that_drafts_in_bf16_costs_more_than_one_in_fp4():
 
 def test_linear_attention_writes_a_state_after_each_drafted_token():
     batch = RankBatch(256, 256e3, 256e3, 256e3)
-    none = {"architecture": _HYBRID.architecture.model_copy(update={"linear_value_heads": 64})}
+    fewer = _HYBRID.architecture.layer_groups[0].model_copy(update={"value_heads": 64})
+    none = {"architecture": _HYBRID.architecture.model_copy(update={"layer_groups": (fewer,)})}
     more = [
         _step_ms(_HYBRID, k, batch) - _step_ms(_HYBRID.model_copy(update=none), k, batch)
         for k in (0, 3)

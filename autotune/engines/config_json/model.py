@@ -1,19 +1,20 @@
 """Build a `ModelCard` from a Hugging Face ``config.json``.
 
 What the keys mean is what the model's class in ``transformers`` makes of them; what is described
-here is a decoder with full, sliding-window, latent, DeepSeek's sparse or Gated DeltaNet's linear
-attention, dense or with experts. The memory and the speed of everything else follow other rules: it
+here is a decoder with full, sliding-window, latent, DeepSeek's sparse or linear attention, or with
+state-space layers, dense or with experts. The memory and the speed of everything else follow other rules: it
 is `unpredicted`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..cards import Architecture, ModelCard
 from ..layers import Indexer
 from .keys import ConfigJson, NotPredicted, facts
+from .mixers import layer_words, listed_groups, with_parts
 from .plain import FEW_FIGURES, MOST_LAYERS, plain_decoder
 from .positions import context_figures
 from .quantization import precision
@@ -64,9 +65,6 @@ def _check_known(config: ConfigJson) -> None:
     for key, meaning in facts().other_architectures.items():
         if config.get(key) or key == config.get("model_type"):
             config.unknown(f"{meaning}, by {key}")
-    odd = {str(kind) for kind in config.items("layer_types")} - {*facts().attention_kinds}
-    if odd:
-        config.unknown(f"layer_types: {', '.join(sorted(odd))}")
     if not all(config.items("attn_type_list")):
         config.unknown("linear attention in some layers (MiniMax-01), by attn_type_list")
     config.required(*FEW_FIGURES)
@@ -88,26 +86,29 @@ def _architecture(config: ConfigJson) -> Architecture:
         figures |= {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
         figures["kv_heads"] = config.number("num_key_value_heads", default=heads)
         figures["head_dim"] = config.number("head_dim", default=hidden // heads)
+    words = layer_words(config, layers)
     with_experts = _with_experts(config, layers) if figures["experts"] else [False] * layers
-    windowed, linear = _windowed(config, layers), _linear_layers(config, layers)
+    with_experts, feed_forward = with_parts(words, with_experts)
+    common = {name: figures[name] for name in ("heads", "head_dim", "kv_heads")}
+    listed = listed_groups(config, words, common)
+    taken = {n for _, having in listed for n in having}
+    windowed = [cut and n not in taken for n, cut in enumerate(_windowed(config, layers))]
     no_gate = config.get("model_type") in facts().plain_feed_forward
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
-        "gated_attention": config.get("model_type") in facts().gated_attention,
+        "gated_attention": _gated(config, words),
+        "layer_groups": [group for group, _ in listed],
         "indexer": _indexer(config, layers),
         **context_figures(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         **_sliding(config, windowed),
-        **_linear(config, linear),
-        **_feed_forward(config, figures["experts"], with_experts),
+        **_feed_forward(config, figures["experts"], feed_forward),
     }
     plain = Architecture(**figures)
     # The layers of each group, in the groups' order.
-    kinds = [
-        2 * one + (cut and plain.sliding_layers > 0)
-        for one, cut in zip(linear, windowed, strict=True)
-    ]
-    positions = [[n for n, one in enumerate(kinds) if one == kind] for kind in sorted(set(kinds))]
+    cut = {n for n, one in enumerate(windowed) if one} if plain.sliding_layers else set[int]()
+    full = [n for n in range(layers) if n not in cut | taken]
+    positions = [one for one in (full, sorted(cut), *(having for _, having in listed)) if one]
     mixers = [
         (having, matrix)
         for group, having in zip(plain.groups, positions, strict=True)
@@ -200,21 +201,9 @@ def _sliding(config: ConfigJson, windowed: list[bool]) -> dict[str, int]:
     return {"sliding_window": window, "sliding_layers": sum(windowed)}
 
 
-def _linear_layers(config: ConfigJson, layers: int) -> list[bool]:
-    """Return the layers with Gated DeltaNet (Qwen3-Next, Qwen3.5): most of every few, or as
-    listed."""
-    kinds = config.per_layer("layer_types", layers)
-    if kinds:
-        return [kind == "linear_attention" for kind in kinds]
-    return _most_of_every(config.number("full_attention_interval", default=1), layers)
-
-
-def _linear(config: ConfigJson, linear: list[bool]) -> dict[str, Any]:
-    if not any(linear):
-        return {}
-    config.required("linear_num_value_heads", "linear_num_key_heads", "linear_value_head_dim")
-    attention = config.figures("linear_attention")
-    return {"linear_layers": sum(linear), "gated_attention": True, **attention}
+def _gated(config: ConfigJson, words: Sequence[str]) -> bool:
+    by_class = config.get("model_type") in facts().gated_attention
+    return by_class or "linear_attention" in words or bool(config.get("mla_use_output_gate"))
 
 
 def _indexer(config: ConfigJson, layers: int) -> Indexer | None:

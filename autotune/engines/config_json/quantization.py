@@ -11,18 +11,24 @@ from ..cards import MatrixType
 from ..layers import Projection
 from .keys import ConfigJson, JsonObject, facts, read_json
 
-_PREFIXES = ("model.layers.", "language_model.model.layers.", "model.language_model.layers.")
+_PREFIXES = (
+    *("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
+    "backbone.layers.",
+)
 _EXPERT = (
     "mlp.experts.0.gate_proj",
     "block_sparse_moe.experts.0.w1",
     "feed_forward.experts.gate_up_proj",
+    "mixer.experts.0.up_proj",
 )
 _SHARED = (
     "mlp.shared_experts.gate_proj",
     "mlp.shared_expert.gate_proj",
     "feed_forward.shared_expert.gate_proj",
+    "block_sparse_moe.shared_experts.gate_proj",
+    "mixer.shared_experts.up_proj",
 )
-_DENSE = ("mlp.gate_proj", "feed_forward.gate_proj")
+_DENSE = ("mlp.gate_proj", "feed_forward.gate_proj", "mixer.up_proj")
 Names = Sequence[str]
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
 

@@ -21,6 +21,7 @@ from tests.engines.space.published_qwen import (
     QWEN3_14B,
     QWEN3_32B,
 )
+from tests.engines.space.published_recurrent import RECURRENT
 
 _CONFIGS = json.loads(Path(__file__).with_name("published.json").read_text())
 FP8_BLOCKS = {
@@ -264,4 +265,5 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "Qwen/Qwen3.5-35B-A3B": (QWEN3_5_35B, 35.0, 3.0),
     "google/gemma-3-27b-it": (GEMMA_27B, 27.0, None),
     "mistralai/Mistral-Small-24B-Instruct-2501": (MISTRAL_24B, 23.6, None),
+    **RECURRENT,
 }

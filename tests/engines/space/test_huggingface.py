@@ -18,7 +18,6 @@ from autotune.engines.cards import (
     Architecture,
     active_parameters,
     kv_bytes_per_token,
-    state_bytes,
     total_parameters,
     weight_bytes_per_gpu,
 )
@@ -218,21 +217,6 @@ def test_windows_chunks_and_shared_indexers_are_counted(tmp_path: Path) -> None:
     mistral = {**LLAMA_70B, "model_type": "mistral", "sliding_window": 4096}
     assert described(tmp_path, mistral).sliding_layers == 80
     assert described(tmp_path, {**mistral, "model_type": "llama"}).sliding_layers == 0
-
-
-def test_layers_with_linear_attention_have_a_state_and_no_cache(tmp_path: Path) -> None:
-    """Qwen3-Next's layers: three of four keep a state; its heads' figures are the
-    configuration's."""
-    heads = {"linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_value_head_dim": 128}
-    hybrid = described(tmp_path, {**LLAMA_70B, "full_attention_interval": 4, **heads})
-    assert (hybrid.linear_layers, hybrid.linear_value_heads, hybrid.gated_attention) == (
-        60,
-        32,
-        True,
-    )
-    full = described(tmp_path, LLAMA_70B)
-    assert kv_bytes_per_token(hybrid, "bfloat16", 8) == kv_bytes_per_token(full, "bfloat16", 8) / 4
-    assert state_bytes(hybrid, 1) == 60 * 32 * 128 * 128 * 4
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""Layers that keep a state of fixed size per sequence instead of a cache.
+
+Each head's state is a matrix of its key's width by its value's; beside it are the last inputs of a
+short convolution. Sources: vLLM 0.33, model_executor/layers/mamba/mamba_utils.py
+(`MambaStateShapeCalculator`, `MambaStateDtypeCalculator`), mamba_mixer2.py and
+models/kimi_k3/nvidia/kda.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from .layers import BF16, LayerGroup, Projection
+
+
+class RecurrentGroup(LayerGroup):
+    """Figures of all layers with a state."""
+
+    key_heads: PositiveInt
+    """Heads of queries and keys; state-space layers: groups of heads that share B and C."""
+    value_heads: PositiveInt
+    """Heads with a state."""
+    head_dim: PositiveInt
+    """Width of a value's head."""
+    key_dim: NonNegativeInt = 0
+    """Width of a key's head, a state-space layer's ``d_state``; 0: as `head_dim`."""
+    convolution: NonNegativeInt = 4
+    """Tokens that the short convolution sees, the newest included."""
+    state_element_bytes: PositiveFloat | None = None
+    """Bytes of a state's element; None: the engine's default."""
+    chunk: PositiveInt = 64
+    """Tokens of a prompt that are multiplied together."""
+
+    @property
+    def key_width(self) -> int:
+        return self.key_dim or self.head_dim
+
+    @property
+    def recurrent(self) -> bool:
+        return True
+
+    @property
+    def cut_heads(self) -> tuple[int, int]:
+        """Return the numbers of heads that tensor parallelism has to divide."""
+        return self.key_heads, self.value_heads
+
+    def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
+        keys, values = (
+            heads / min(tensor_parallel, heads) for heads in (self.key_heads, self.value_heads)
+        )
+        state = values * self.head_dim * self.key_width
+        inputs = (self.convolution - 1) * (values * self.head_dim + 2 * keys * self.key_width)
+        return state * (self.state_element_bytes or element_bytes) + inputs * BF16
+
+    @property
+    def prompt_flops(self) -> float:
+        # Some 4 products with a head's state and with the chunk (arXiv:2412.06464).
+        return 2 * self.value_heads * self.head_dim * (4 * self.key_width + 4 * self.chunk)
+
+    def _projection(self, name: str, elements: float) -> Projection:
+        return Projection(name, elements, self.value_heads)
+
+
+class DeltaNet(RecurrentGroup):
+    """Gated DeltaNet (Qwen3-Next, Qwen3.5; arXiv:2412.06464)."""
+
+    mixer: Literal["delta"] = "delta"
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        # Queries and keys, values, their gate; two figures per head beside them.
+        keys, values = self.key_heads * self.key_width, self.value_heads * self.head_dim
+        return (
+            self._projection("linear_attn.in_proj_qkvz", hidden_size * 2 * (keys + values)),
+            self._projection("linear_attn.in_proj_ba", 2 * hidden_size * self.value_heads),
+            self._projection("linear_attn.out_proj", hidden_size * values),
+        )
+
+
+class KimiDelta(RecurrentGroup):
+    """Kimi Delta Attention: a decay of its own for each channel of a key (arXiv:2510.26692)."""
+
+    mixer: Literal["kimi_delta"] = "kimi_delta"
+    state_element_bytes: PositiveFloat | None = 4.0
+    full_rank_gate: bool = False
+    """Whether the output's gate is one matrix (Kimi-K3), not two of a head's width."""
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        width = self.value_heads * self.head_dim
+        whole = hidden_size * width
+        # From the hidden size down to one head, which each rank has, and up to all of them.
+        down, up = hidden_size * self.head_dim, self.head_dim * width
+        gate = [self._projection("self_attn.g_proj", whole)]
+        if not self.full_rank_gate:
+            gate = [
+                Projection("self_attn.g_a_proj", down),
+                self._projection("self_attn.g_b_proj", up),
+            ]
+        return (
+            *(self._projection(f"self_attn.{name}_proj", whole) for name in "qkvo"),
+            *gate,
+            Projection("self_attn.f_a_proj", down),
+            self._projection("self_attn.f_b_proj", up),
+            self._projection("self_attn.b_proj", hidden_size * self.value_heads),
+        )
+
+
+class StateSpace(RecurrentGroup):
+    """Mamba-2 (arXiv:2405.21060)."""
+
+    mixer: Literal["state_space"] = "state_space"
+    module: str = "mixer"
+    """Name of the part in the checkpoint."""
+
+    @property
+    def cut_heads(self) -> tuple[int, int]:
+        # One group is copied to all ranks.
+        return 0 if self.key_heads == 1 else self.key_heads, self.value_heads
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        values = self.value_heads * self.head_dim
+        shared = 2 * self.key_heads * self.key_width
+        name = f"{self.module}.in_proj"
+        return (
+            # Values, their gate and a time step per head; B and C of each group.
+            self._projection(name, hidden_size * (2 * values + self.value_heads)),
+            Projection(name, hidden_size * shared, self.key_heads),
+            self._projection(f"{self.module}.out_proj", hidden_size * values),
+        )
+
+    @property
+    def prompt_flops(self) -> float:
+        # Per head: the chunk's scores and their sum, and two products with the state.
+        width = self.key_width + self.head_dim
+        return 2 * self.value_heads * (self.chunk * width + 2 * self.key_width * self.head_dim)
+
+
+class ShortConvolution(LayerGroup):
+    """A gated short convolution, whose state is its last inputs (LFM2)."""
+
+    mixer: Literal["convolution"] = "convolution"
+    width: PositiveInt
+    convolution: PositiveInt = 3
+
+    @property
+    def recurrent(self) -> bool:
+        return True
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        return (
+            Projection("conv.in_proj", 3 * hidden_size * self.width, self.width),
+            Projection("conv.out_proj", hidden_size * self.width, self.width),
+        )
+
+    def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
+        return (self.convolution - 1) * self.width / tensor_parallel * BF16
+
+    @property
+    def prompt_flops(self) -> float:
+        return 2 * self.width * (self.convolution + 2)
