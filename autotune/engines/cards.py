@@ -117,6 +117,10 @@ class Architecture(Entry):
     """Bytes per weight of the prediction layers; None: as `weight_bytes`."""
     weight_block: int = 0
     """Rows of one quantisation block; shards must be multiples of it."""
+    weight_group: int = 0
+    """Inputs of a large integer matrix that share a scale; 0: all of them."""
+    activation_order: bool = False
+    """Whether groups follow the activations' order (GPTQ's ``desc_act``)."""
     matrices_in: MatrixType | None = None
     """Type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16."""
 
@@ -126,6 +130,9 @@ class Architecture(Entry):
     """Quantisation of the checkpoint, as its config.json says; None: plain, or not known."""
     checkpoint_gb: float = 0.0
     """GB (10^9 bytes) of the checkpoint's files, where these figures do not tell its weights."""
+    kv_cache_scheme: Literal["fp8", "fp8_scaled"] | None = None
+    """Type that the checkpoint gives its KV cache; ``fp8_scaled``: with other scales than one per
+    tensor, stored. None: that of its activations."""
 
     @model_validator(mode="after")
     def _layers_add_up(self) -> Architecture:

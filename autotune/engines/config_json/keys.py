@@ -113,7 +113,7 @@ class Format(Entry):
     """Storage of quantised weights, and the type of their multiplication."""
 
     bits: int
-    group: int = 1
+    group: int = 0
     scale_bits: int = 0
     matrices_in: MatrixType
     block: int = 0
@@ -132,6 +132,7 @@ class ConfigFacts(Entry):
     of_the_top: list[str]
     switched_by: dict[str, str]
     figures: dict[str, dict[str, list[str]]]
+    unnamed_mtp_layers: dict[str, int]
     sliding_in_all_layers: list[str]
     plain_feed_forward: list[str]
     gated_attention: list[str]

@@ -8,12 +8,13 @@ is `unpredicted`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..cards import Architecture, ModelCard
 from ..layers import Indexer
-from .keys import ConfigJson, NotPredicted, facts
+from .keys import ConfigJson, NotPredicted, facts, read_json
 from .mixers import layer_words, listed_groups, with_parts
 from .plain import FEW_FIGURES, MOST_LAYERS, plain_decoder
 from .positions import context_figures
@@ -21,6 +22,7 @@ from .quantization import precision
 
 # DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
 _INDEXER_SCALE_BYTES = 4
+_LAYER = re.compile(r"(?:model\.)?mtp|(?:model\.|language_model\.)*layers\.(\d+)\.")
 
 
 def model_from_file(path: Path) -> ModelCard:
@@ -75,6 +77,7 @@ def _architecture(config: ConfigJson) -> Architecture:
     layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
     if layers > MOST_LAYERS:
         config.refuse(f"num_hidden_layers is {layers}; a number up to {MOST_LAYERS:,} is needed")
+    figures["mtp_layers"] = figures["mtp_layers"] or _unnamed_drafts(config, layers)
     if heads > hidden:
         config.refuse(f"num_attention_heads is {heads}, more than hidden_size, {hidden}")
     if figures["kv_lora_rank"]:
@@ -116,6 +119,18 @@ def _architecture(config: ConfigJson) -> Architecture:
     ]
     stored = precision(config, mixers, with_experts, mtp=figures["mtp_layers"] > 0)
     return Architecture(**figures, **stored)
+
+
+def _unnamed_drafts(config: ConfigJson, layers: int) -> int:
+    """Count the layers for multi-token prediction by the index of the weights; without one, those
+    of the model's class."""
+    index = config.path.parent / "model.safetensors.index.json"
+    if not index.is_file():
+        return facts().unnamed_mtp_layers.get(str(config.get("model_type")), 0)
+    weights = read_json(index).get("weight_map")
+    numbers = {found[1] for name in weights or () if (found := _LAYER.match(str(name)))}
+    beyond = {number for number in numbers if number and int(number) >= layers}
+    return len(beyond) or int(None in numbers)
 
 
 def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) -> dict[str, int]:

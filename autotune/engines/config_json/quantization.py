@@ -15,6 +15,7 @@ _PREFIXES = (
     *("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
     "backbone.layers.",
 )
+_DRAFT = "mtp.layers.0."
 _EXPERT = (
     "mlp.experts.0.gate_proj",
     "block_sparse_moe.experts.0.w1",
@@ -40,6 +41,7 @@ class Scheme:
     weight_bytes: float
     matrices_in: MatrixType
     block: int = 0
+    group: int = 0
     targets: re.Pattern[str] | None = None
 
 
@@ -48,11 +50,15 @@ class _Checkpoint:
     schemes: Sequence[Scheme]
     ignored: re.Pattern[str] | None
     plain_bytes: float
+    layers: int
     method: str | None = None
+    cache: str | None = None
+    ordered: bool = False
 
     def scheme(self, layer: int, names: Names) -> Scheme | None:
         """Find the scheme of a module with one or more names; None: it is not quantised."""
         full = [f"{prefix}{layer}.{name}" for name in names for prefix in _PREFIXES]
+        full += [f"{_DRAFT}{name}" for name in names if layer == self.layers]
         if self.ignored and any(self.ignored.match(name) for name in full):
             return None
         return next(
@@ -87,7 +93,7 @@ def precision(
 
     Raises `NotPredicted` for a quantisation that is not known.
     """
-    checkpoint = _checkpoint(config)
+    checkpoint = _checkpoint(config, len(with_experts))
     layers = range(len(with_experts))
     of_experts = [layer for layer in layers if with_experts[layer]]
     large = of_experts or layers
@@ -111,28 +117,45 @@ def precision(
         **{key: size for key, size in parts.items() if size != main},
     }
     if scheme:
-        figures |= {"weight_block": scheme.block, "matrices_in": scheme.matrices_in}
-    return {**figures, "quant_method": checkpoint.method}
+        figures |= {
+            "weight_block": scheme.block,
+            "weight_group": scheme.group,
+            "matrices_in": scheme.matrices_in,
+            "activation_order": checkpoint.ordered,
+        }
+    return {**figures, "quant_method": checkpoint.method, "kv_cache_scheme": checkpoint.cache}
 
 
-def _checkpoint(config: ConfigJson) -> _Checkpoint:
+def _checkpoint(config: ConfigJson, layers: int) -> _Checkpoint:
     quantization = config.get("quantization_config")
     beside = config.path.parent / "hf_quant_config.json"
     if not isinstance(quantization, Mapping) and beside.is_file():
-        inner = read_json(beside).get("quantization")
-        quantization = {"quant_method": "modelopt", **(inner if isinstance(inner, Mapping) else {})}
+        quantization = {"quantization": {}, **read_json(beside)}
     plain = 4.0 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else 2.0
-    if not isinstance(quantization, Mapping) or not (
-        quantization.get("quant_method") or quantization.get("quant_algo")
-    ):
-        return _Checkpoint([], None, plain)
+    if isinstance(quantization, Mapping) and isinstance(quantization.get("quantization"), Mapping):
+        quantization = {"quant_method": "modelopt", **quantization["quantization"]}
+    # Without the method's name the engines compute in 16 bits, whatever else the file says.
+    if not isinstance(quantization, Mapping) or not quantization.get("quant_method"):
+        return _Checkpoint([], None, plain, layers)
     lists = {key: quantization.get(key) or [] for key in _IGNORE}
     if wrong := next((key for key, names in lists.items() if not isinstance(names, list)), None):
         config.refuse(f"{wrong} is {quantization[wrong]!r}; a list of modules' names is needed")
     ignored = [str(name) for names in lists.values() for name in names]
-    method = str(quantization.get("quant_method") or "modelopt")
+    method = str(quantization["quant_method"])
     schemes = _schemes(config, quantization, method.replace("_", "-"))
-    return _Checkpoint(schemes, _pattern(config, ignored), plain, method)
+    cache, ordered = _cache_type(quantization), bool(quantization.get("desc_act"))
+    return _Checkpoint(schemes, _pattern(config, ignored), plain, layers, method, cache, ordered)
+
+
+def _cache_type(q: JsonObject) -> str | None:
+    """Return what a checkpoint says of its KV cache: a name, or a scheme like that of weights."""
+    scheme = q.get("kv_cache_scheme") or q.get("kv_cache_quant_algo")
+    if not isinstance(scheme, Mapping):
+        return "fp8" if str(scheme).upper() == "FP8" else None
+    if (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
+        return None
+    per_tensor = scheme.get("strategy", "tensor") == "tensor" and not scheme.get("dynamic")
+    return "fp8" if per_tensor and scheme.get("symmetric", True) else "fp8_scaled"
 
 
 def _schemes(config: ConfigJson, q: JsonObject, method: str) -> list[Scheme]:
@@ -152,7 +175,7 @@ def _schemes(config: ConfigJson, q: JsonObject, method: str) -> list[Scheme]:
                 f"quantization_config: bits is {bits!r} and group_size {size!r}; "
                 "whole numbers are needed"
             )
-        return [Scheme(_bytes(bits, size, 16 + bits), "bf16")]
+        return [Scheme(_bytes(bits, size, 16 + bits), "bf16", group=max(size, 0))]
     if method == "bitsandbytes":
         return [Scheme(0.5 if q.get("load_in_4bit") else 1.0, "bf16")]
     return [_named(config, method, q)]
@@ -203,7 +226,8 @@ def _group(config: ConfigJson, group: JsonObject) -> Scheme:
     block = _block(config, weights.get("block_structure"))
     everything = not {"Linear", "FusedMoE"}.isdisjoint(targets)
     pattern = None if everything else _pattern(config, list(map(str, targets)))
-    return Scheme(scaled, kind, block, pattern)
+    group_size = size if isinstance(size, int) and weights.get("type") != "float" else 0
+    return Scheme(scaled, kind, block, max(group_size, 0), pattern)
 
 
 def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:

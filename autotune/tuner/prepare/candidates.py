@@ -481,11 +481,21 @@ def _baseline(
     `spaces`."""
     if own.command is None:
         space = next(iter(spaces.values()))
-        return Candidate(space.effective({}), space.context.version), None
+        return Candidate(_defaults(space), space.context.version), None
     try:
         return typed_candidate(spec, library, own.command, spaces, anywhere=anywhere)
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
+
+
+def _defaults(space: EngineSpace) -> Configuration:
+    """Return the engine's defaults on all GPUs, by the fewest servers that start."""
+    context, gpus = space.context, space.context.gpus
+    alone = space.effective({})
+    if all(rule.kind is FailureKind.RULE for rule in broken_rules(space.card, alone, context)):
+        return alone
+    parted = (space.effective({"replicas": n}) for n in range(2, gpus + 1) if gpus % n == 0)
+    return next((one for one in parted if not broken_rules(space.card, one, context)), alone)
 
 
 def _candidates(
