@@ -117,7 +117,7 @@ _SHORT = {
 def noticed(knob: str, value: Scalar, context_limit: int) -> str:
     """Return a value of a knob in `NOTICED` in words."""
     if knob == "context_length":
-        return f"{value if isinstance(value, int) else context_limit:,}"
+        return str(value) if isinstance(value, str) else f"{value or context_limit:,}"
     return _SHORT.get(value if isinstance(value, bool | str | None) else str(value), str(value))
 
 

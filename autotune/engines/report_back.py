@@ -189,7 +189,9 @@ def compare(
 ) -> Resolved:
     """Compare the running settings with the requested ones; the caller adds the source."""
     differs = {
-        n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v
+        n: (v, got.knobs[n])
+        for n, v in asked.knobs.items()
+        if _as_spelt(got.knobs[n], v) != v and v not in engine.card.knobs[n].words
     }
     notes = {name: _note(engine, name, asked, context, (command, got)) for name in differs}
     return Resolved(got.fingerprint, differs, notes=notes)

@@ -159,6 +159,8 @@ class Knob(Entry):
     """The values that enumeration tries, or cases of them."""
     choices: list[Scalar] | None = None
     """Every value `--set` may pin; None: any value."""
+    words: list[str] = []
+    """Words beside numbers that leave the value to the engine, once it knows its memory."""
     minimum: float = -math.inf
     """Least number; the engine refuses less."""
     maximum: float = math.inf
@@ -193,7 +195,8 @@ class Knob(Entry):
             return f"known values: {', '.join(known)}"
         low = f" of at least {self.minimum:g}" if self.minimum > -math.inf else ""
         high = f" of at most {self.maximum:g}" if self.maximum < math.inf else ""
-        if not (low or high) or (value is None and None in [case.value for case in self.default]):
+        free = (*self.words, *(case.value for case in self.default if case.value is None))
+        if not (low or high) or value in free:
             return None
         # A count: no value that is tried has a fraction.
         whole = not any(isinstance(v, float) for entry in self.search for v in entry.values)
@@ -523,7 +526,7 @@ class EngineCard(Entry):
         found: dict[str, Scalar] = {}
         for name, value in row.items():
             knob, means = self.knobs.get(name), value
-            if knob and value == "auto" and "auto" not in (knob.choices or ()):
+            if knob and value == "auto" and "auto" not in (*(knob.choices or ()), *knob.words):
                 continue
             if not knob or knob.refuses(value):
                 means = next(

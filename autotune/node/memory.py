@@ -244,6 +244,9 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
     kv_token = _kv_token_bytes(server)
     blocks = int(max(0.0, kv_cache) / kv_token) // server.block_tokens
     capacity = blocks * server.block_tokens
+    fitted = server.fits_context
+    # One block is left free for sequences that hold none.
+    longest = min(server.context_length, capacity - fitted * server.block_tokens)
     base = c.memory_sigma_gb * 1e9
     return MemoryPlan(
         total=total,
@@ -254,8 +257,8 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         kv_cache=kv_cache,
         kv_token=kv_token,
         capacity_tokens=capacity,
-        longest_request_tokens=min(server.context_length, capacity),
-        needed_tokens=server.context_length if c.full_context_option else 1,
+        longest_request_tokens=max(0, longest),
+        needed_tokens=server.context_length if c.full_context_option and not fitted else 1,
         spare=spare,
         cache_sigma=math.hypot(base, cache_sigma),
         spare_sigma=math.hypot(base, spare_sigma),

@@ -156,6 +156,12 @@ class SimulatedServer:
         return self._count("context_length", 0) or self.architecture.context_limit
 
     @property
+    def fits_context(self) -> bool:
+        """Return whether the context is cut to what the KV cache holds, e.g. by
+        ``--max-model-len auto``."""
+        return self.setup.knobs.get("context_length") == "auto"
+
+    @property
     def front_ends(self) -> int:
         """Count the parallel processes that read requests and send tokens."""
         default = self.data_parallel if self.coefficients.front_end_per == "rank" else 1

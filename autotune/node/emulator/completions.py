@@ -399,7 +399,7 @@ class EngineApi:
         self.dialect = api = self._card.api
         server = launch.server
         self._limits = Limits(
-            api, launch.models, server.context_length, engine.longest, server.prompt_limit
+            api, launch.models, launch.context, engine.longest, server.prompt_limit
         )
         self._began_s = perf_counter()
         self._streams = 0

@@ -272,6 +272,12 @@ class EmulatedLaunch:
         return None
 
     @property
+    def context(self) -> int:
+        """Return the tokens of the longest request, as the server reports it."""
+        fitted = self.server.fits_context
+        return self.memory.longest_request_tokens if fitted else self.server.context_length
+
+    @property
     def startup_s(self) -> float:
         if self.asked.startup_s is not None:
             return self.asked.startup_s
@@ -299,7 +305,7 @@ class EmulatedLaunch:
         """Return the card's names: effective knobs, model, hardware, parsed options, the
         server's."""
         figures = {
-            "context": self.server.context_length,
+            "context": self.context,
             "memory_fraction": self.server.memory_fraction,
         }
         return {

@@ -139,7 +139,7 @@ class Log:
             "host": launch.host,
             "port": port,
             "given": given,
-            "context": launch.server.context_length,
+            "context": launch.context,
             "tokens": f"{launch.memory.capacity_tokens:,}",
             "weights_gib": f"{launch.memory.weights / 2**30:.2f}",
             "kv_gib": f"{max(0.0, launch.memory.kv_cache) / 2**30:.2f}",

@@ -337,11 +337,11 @@ def _engine_space(
         passed = passed_through(kind, context, text, pins, kept)
         pins |= passed.pins
         context = _as_loaded(kind, context, passed, {**defaults, **pins})
-    fixed: Mapping[str, Scalar] = pins
+    fixed: Mapping[str, Scalar] = own.words(kind, context) | pins
     chosen = {*pins}
     if narrowed is not None:
         on_node = {n: defaults[n] for n in card.on_node if n not in narrowed.search}
-        fixed = {**on_node, **pins}
+        fixed = {**on_node, **fixed}
         chosen |= {n for n, values in narrowed.search.items() if len(values) == 1}
         values = {n: [Values(values=own)] for n, own in narrowed.search.items() if own}
         card = _searching(card, values)

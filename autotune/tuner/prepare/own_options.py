@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.base import BadInput, silent
-from autotune.engines import Command, Engine, EngineSpace, Library, recognise, split_command
+from autotune.engines import (
+    Command,
+    Context,
+    Engine,
+    EngineSpace,
+    Library,
+    Scalar,
+    recognise,
+    split_command,
+)
 from autotune.engines.installed import engine_of
 from autotune.engines.kept import (
     Kept,
@@ -58,6 +67,16 @@ class OwnOptions:
         return translated_for(
             kind, version, counterparts_in(self.kind.card, self.version), self.options, self.dropped
         )
+
+    def words(self, kind: Engine, context: Context) -> dict[str, Scalar]:
+        """Return the knobs that the command leaves to its engine by a word, e.g.
+        ``--max-model-len auto``."""
+        if self.command is None or self.kind is None or self.kind.name != kind.name:
+            return {}
+        knobs = kind.knobs(kind.parse(self.command, context.version), context).knobs
+        return {
+            name: value for name, value in knobs.items() if value in kind.card.knobs[name].words
+        }
 
     def why_lost(self, kind: Engine, version: str) -> str | None:
         """Explain why an engine cannot keep all of it; None if it can."""

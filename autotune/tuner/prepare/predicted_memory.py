@@ -143,7 +143,7 @@ def promises_kept(
         context = spaces[one.engine].context
         plan, most = plans.plan_of(one, context.version), admitted(one, context)
         # A plan without room is of a server that does not start; if it does, its launch tells.
-        return min(most, plan.capacity_tokens) if plan and plan.capacity_tokens else most
+        return min(most, plan.longest_request_tokens) if plan and plan.capacity_tokens else most
 
     plan = plans.plan_of(first, candidates[0].engine_version)
     served = admitted(first, spaces[first.engine].context)

@@ -33,6 +33,19 @@ def test_the_model_list_names_the_model(engine, server):
     assert model.max_model_len == CONTEXT[engine]
 
 
+def test_a_context_that_fits_the_cache_is_the_one_that_is_served():
+    """As vLLM: 1,000,000 positions are 130,944 with a cache of 131,072 and blocks of 128 (0.32)."""
+    command = ("vllm", "serve", "Qwen/Qwen3-8B", "--max-model-len", "auto")
+    with serving(*command, options=("--hw", "l4", "--gpus", "1")) as server:
+        (model,) = server.openai().models.list().data
+        assert 27_000 < model.max_model_len < 30_000
+        assert model.max_model_len % 16 == 0
+        longer = server.post(
+            "/v1/completions", model=model.id, prompt=[5] * model.max_model_len, max_tokens=1
+        )
+        assert longer.status_code == 400
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokens", "choices"),
     [

@@ -157,6 +157,16 @@ def test_a_longer_context_by_an_override_of_the_model_is_one_of_the_candidates_t
         prepared(asked("vllm serve Qwen/Qwen3-8B --max-model-len 131072", engines=("vllm",)))
 
 
+def test_a_context_that_fits_the_cache_is_the_one_of_the_candidates_too() -> None:
+    """vLLM serves what the cache holds: of 40,960 positions an L4 keeps some 28,000."""
+    typed = "vllm serve Qwen/Qwen3-8B --max-model-len auto"
+    found = prepared(asked(typed, engines=("vllm",), hardware="l4"))
+    configurations = [one.configuration.knobs for one in found.candidates.items]
+    assert {knobs["context_length"] for knobs in configurations} == {"auto"}
+    assert len(configurations) > 1
+    assert 27_000 < found.candidates.promised.tokens < 30_000
+
+
 def test_braces_in_a_key_of_a_config_file_are_no_template(tmp_path: Path) -> None:
     file, text = tmp_path / "own.yaml", "{x} '\\n' {{\"y\"}}"
     file.write_text(yaml.safe_dump({"sampler_type": text}))
