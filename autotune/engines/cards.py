@@ -87,6 +87,8 @@ class Architecture(Entry):
     """Latent attention's cached width; 0 = ordinary attention."""
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
+    caches_heads: bool = False
+    """An engine caches latent attention's keys and values, those of each head."""
     v_head_dim: int = 0
     indexer: Indexer | None = None
     sliding_window: int = 0
@@ -200,7 +202,7 @@ def _attention_group(a: Architecture, layers: int, window: int) -> AttentionGrou
     return LatentAttention(**common, **latent)
 
 
-_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim")
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "caches_heads")
 
 
 @lru_cache
@@ -462,7 +464,7 @@ class ModelCard(Entry):
 
     @property
     def latent_attention(self) -> bool:
-        return self.architecture.kv_lora_rank > 0
+        return self.architecture.kv_lora_rank > 0 and not self.architecture.caches_heads
 
     @property
     def recurrent_layers(self) -> int:

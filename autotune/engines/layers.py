@@ -239,13 +239,17 @@ class LatentAttention(AttentionGroup):
     kv_lora_rank: PositiveInt
     qk_rope_head_dim: NonNegativeInt
     qk_nope_head_dim: PositiveInt
+    caches_heads: bool = False
+    """Cached are each head's key and a value padded to its width."""
 
     @property
     def latent(self) -> bool:
-        return True
+        return not self.caches_heads
 
     @property
     def decode_width(self) -> int:
+        if self.caches_heads:
+            return 2 * self.head_dim
         # Absorbed, heads multiply by the cached width; prefill has the heads' own.
         return 2 * self.kv_lora_rank + self.qk_rope_head_dim
 
@@ -272,6 +276,9 @@ class LatentAttention(AttentionGroup):
     def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
         """Return the bytes of kv-lora + rope values; ``fp8_ds_mla`` keeps the latent values in fp8
         with scales and the rope part in bf16 (656 bytes, vLLM and FlashMLA)."""
+        value_bytes = 1.0 if kv_type == "fp8" else BF16
+        if self.caches_heads:
+            return 2 * self.heads * self.head_dim * value_bytes / min(tensor_parallel, self.heads)
         if kv_type == "fp8_ds_mla":
             return self.kv_lora_rank * (1 + 4 / 128) + self.qk_rope_head_dim * BF16
-        return (self.kv_lora_rank + self.qk_rope_head_dim) * (1.0 if kv_type == "fp8" else BF16)
+        return (self.kv_lora_rank + self.qk_rope_head_dim) * value_bytes

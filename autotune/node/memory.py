@@ -143,7 +143,7 @@ def _weight_bytes(server: SimulatedServer) -> float:
     router = a.experts * a.hidden_size * BF16 * expert_layers(a)
     copies = 0.0
     for group in a.groups:
-        if isinstance(group, LatentAttention):
+        if isinstance(group, LatentAttention) and group.latent:
             width, element = group.qk_nope_head_dim + group.v_head_dim, BF16
             if server.coefficients.latent_products:
                 width, element = group.q_lora_rank + a.hidden_size, a.weight_bytes

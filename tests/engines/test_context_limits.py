@@ -1,4 +1,4 @@
-"""The limit of a context is the one that an engine's version makes of a config.json.
+"""A config.json is what an engine's version makes of it: the limit of the context, the cache.
 
 Right values: the engines' own configuration classes (vLLM 0.32.0, SGLang 0.5.23), other versions by
 their code: vLLM, config/model.py _get_and_verify_max_len; SGLang, utils/hf_transformers/common.py
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from autotune.engines import Context, engine, split_command
+from autotune.engines.cards import kv_bytes_per_token
 from autotune.engines.library import Library
 from autotune.node.resolve_command import resolve_for
 from tests.engines.space.published_qwen import QWEN3_8B
@@ -105,3 +106,35 @@ def test_a_refusal_says_what_serves_yarn_s_length(
     assert "max_position_embeddings" in refused
     assert more.split()[0].partition(".")[0] in refused
     assert limit(tmp_path, SCALED["yarn"], name, version, f"{asked} 131072 {more}") == 131072
+
+
+MINICPM3 = {
+    **dict.fromkeys(("head_dim", "num_key_value_heads")),
+    "architectures": ["MiniCPM3ForCausalLM"],
+    "model_type": "minicpm3",
+    "num_hidden_layers": 62,
+    "hidden_size": 2560,
+    "num_attention_heads": 40,
+    "intermediate_size": 6400,
+    "q_lora_rank": 768,
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "max_position_embeddings": 32768,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor_parallel", "per_token"),
+    [("vllm", 1, 952_320), ("vllm", 8, 119_040), ("sglang", 1, 35_712), ("sglang", 8, 35_712)],
+)
+def test_an_engine_may_cache_latent_attention_s_heads(
+    tmp_path: Path, name: str, tensor_parallel: int, per_token: int
+) -> None:
+    """As vLLM 0.32.0 specifies the cache of its own class for MiniCPM3, in bf16."""
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN3_8B, **MINICPM3}))
+    card, model = LIBRARY.engine(name), LIBRARY.model(str(tmp_path))
+    context = Context(model, LIBRARY.hardware["h100"], 8, card.newest)
+    a = context.as_read(card).model.architecture
+    assert kv_bytes_per_token(a, "bfloat16", tensor_parallel) == per_token
