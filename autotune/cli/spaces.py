@@ -16,7 +16,7 @@ from autotune.engines.options import check_readings
 from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
 from autotune.tuner.prepare.build_spec import build_spec
-from autotune.tuner.prepare.candidates import PROMISES, UNJUDGED, prepare
+from autotune.tuner.prepare.candidates import PROMISES, UNJUDGED, prepare, unknown_parts
 from autotune.tuner.prepare.predicted_memory import MEMORY
 from autotune.tuner.study.home import library_for
 from autotune.tuner.study.options import RunOptions
@@ -41,6 +41,8 @@ def space_show(options: RunOptions, as_json: bool) -> None:
         f"{spec.model.id}: {figures['parameters'] / 1e9:,.1f} billion parameters, "
         f"{figures['active'] / 1e9:,.1f} billion active per token, {figures['weight_gb']:,.0f} GB of weights"
     ]
+    if unknown := unknown_parts(spec.model, ()):
+        figures, lines = {"weight_gb": architecture.checkpoint_gb}, unknown
     for name, row in report.items():
         lines += ["", f"{name} {row['version']}"]
         lines += _listed(row["knobs"])

@@ -454,6 +454,14 @@ class ModelCard(Entry):
             )
 
     @property
+    def assumed(self) -> ModelCard:
+        """Return a card to guess with: where nothing is predicted, one KV head is the cache."""
+        if not self.unpredicted:
+            return self
+        guessed = self.architecture.model_copy(update={"kv_heads": 1})
+        return self.model_copy(update={"unpredicted": "", "architecture": guessed})
+
+    @property
     def keeps_long_drafts(self) -> bool:
         """Return whether a fifth of the fifth drafted tokens is accepted: then five may pay off."""
         return self.acceptance.length(5) - self.acceptance.length(4) >= 0.2

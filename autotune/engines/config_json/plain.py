@@ -21,6 +21,8 @@ FEW_FIGURES = (
 """Keys that the search needs: which layouts divide, and which requests may be sent."""
 MOST_LAYERS = 10_000
 """Limit of layers: of more, the kinds would not be listed in reasonable time."""
+INDEX = "model.safetensors.index.json"
+"""Index of the weights' files, with their total size."""
 _LEAST_BYTES = 0.5
 """Bytes per weight of an unknown quantisation: no engine stores less than 4 bits."""
 _PER_TOKEN = 8
@@ -80,7 +82,7 @@ def _checkpoint_gb(config: ConfigJson) -> float:
     """Return the size of the weights' files, by their index or their own; 0 without any."""
     folder = config.path.parent
     with suppress(BadInput):
-        metadata = read_json(folder / "model.safetensors.index.json").get("metadata")
+        metadata = read_json(folder / INDEX).get("metadata")
         size = metadata.get("total_size") if isinstance(metadata, dict) else None
         if isinstance(size, int | float) and 0 < size < 2**63:
             return size / 1e9

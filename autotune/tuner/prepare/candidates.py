@@ -186,7 +186,7 @@ def prepare(
     if not spaces:
         check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
         raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {_reasons(excluded)}")
-    notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
+    notes += unknown_parts(spec.model, [space.card for space in spaces.values()])
     spec = spec.with_fields(notes=(*spec.notes, *notes))
     baseline, command = _baseline(spec, library, own, spaces, anywhere=anywhere)
     prepared = Prepared(
@@ -601,13 +601,13 @@ def too_heavy(
     """Report that the weights alone fill a GPU in every layout of an engine: total size, and size
     on one GPU.
 
-    None where a layout may hold them, of an engine whose memory plan is not known, and on a CPU.
+    None where a layout may hold them, where neither a plan nor the files' size is known, and on a
+    CPU.
     """
     hardware, gpus = context.hardware, context.gpus
     memory = hardware.driver_memory_gb or hardware.memory_gb
     total = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False) / 1e9
-    planned = (plans.plan_of(one, context.version) for one in configurations)
-    least = min((plan.weights for plan in planned if plan is not None), default=0.0) / 1e9
+    least = min((plans.weights_of(one, context) for one in configurations), default=0.0) / 1e9
     if least <= memory:
         return None
     where = f"{gpus} x {hardware.name}"
@@ -634,18 +634,28 @@ def check_baseline(card: EngineCard, configuration: Configuration, loaded: Loadi
         )
 
 
-def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:
-    """Warn of a model class that is missing in an engine's list of model classes; empty without
-    such a list."""
+def unknown_parts(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:
+    """Warn of a model that is not predicted, and of a model class that is missing in an engine's
+    list of model classes."""
     lacking = [
         card.title
         for card in cards
         if card.architectures and not {*card.architectures} & {*model.architectures}
     ]
-    if not model.architectures or not lacking:
-        return []
-    name, engines = ", ".join(model.architectures), ", ".join(lacking)
-    return [f"{name}: {engines} may not support the architecture of {model.id}"]
+    notes = []
+    if model.unpredicted:
+        size = model.architecture.checkpoint_gb
+        memory = f"its {size:,.0f} GB of weights alone say what cannot start"
+        if not size:
+            memory = "nothing is left out for memory, as no file tells the size of its weights"
+        notes.append(
+            f"nothing of {model.id} is predicted: {model.unpredicted}; the search begins with a guess "
+            f"at a plain decoder of its figures, and {memory}"
+        )
+    if model.architectures and lacking:
+        name, engines = ", ".join(model.architectures), ", ".join(lacking)
+        notes.append(f"{name}: {engines} may not support the architecture of {model.id}")
+    return notes
 
 
 def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:

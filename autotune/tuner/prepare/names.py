@@ -25,7 +25,7 @@ from pathlib import Path
 from autotune.base import BadInput, UnknownName, write_atomically
 from autotune.engines import Command, Engine, Library, ModelCard, recognise
 from autotune.engines import engine as load
-from autotune.engines.config_json import CONFIG, model_from_file
+from autotune.engines.config_json import CONFIG, INDEX, model_from_file
 from autotune.engines.installed import cache_folder
 from autotune.engines.schema import Knob
 from autotune.servers.weights import MODEL_ID, hub_folder, snapshots
@@ -167,7 +167,12 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
             f"unknown model {wanted!r} ({why}): give a folder that holds its config.json "
             f"(--model ./FOLDER){hint}"
         )
-    return model_from_file(path).with_fields(id=wanted, aliases=[])
+    card = model_from_file(path)
+    if card.unpredicted and path == own_copy and not path.with_name(INDEX).is_file():
+        # Only the index tells its weights; without it they are unknown.
+        _fetch(wanted, path.parent, (INDEX,))
+        card = model_from_file(path)
+    return card.with_fields(id=wanted, aliases=[])
 
 
 def know_model(
@@ -179,7 +184,7 @@ def know_model(
     library.models.setdefault(card.id, card)
 
 
-def _fetch(model_id: str, folder: Path) -> str:
+def _fetch(model_id: str, folder: Path, names: Sequence[str] = _FILES) -> str:
     """Fetch a model's files from the Hub into a folder; returns the reason of a failure, else
     empty."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
@@ -189,7 +194,7 @@ def _fetch(model_id: str, folder: Path) -> str:
     problems: list[str] = []
     # Ask in a thread: the lookup of a name may block for longer than any timeout of the client.
     asking = threading.Thread(
-        target=lambda: problems.append(_ask(endpoint, model_id, files)), daemon=True
+        target=lambda: problems.append(_ask(endpoint, model_id, names, files)), daemon=True
     )
     asking.start()
     asking.join(WITHIN_S)
@@ -205,16 +210,15 @@ def _fetch(model_id: str, folder: Path) -> str:
     return ""
 
 
-def _ask(endpoint: str, model_id: str, files: dict[str, bytes]) -> str:
-    """Request the files that describe a model; returns why there is no ``config.json``, else
-    empty."""
+def _ask(endpoint: str, model_id: str, names: Sequence[str], files: dict[str, bytes]) -> str:
+    """Request files that describe a model; returns why the last is not there, else empty."""
     import httpx  # slow to load, and few studies need it
 
     token = os.environ.get("HF_TOKEN")
     try:
         with httpx.Client(timeout=WITHIN_S, follow_redirects=True) as client:
             client.headers.update({"Authorization": f"Bearer {token}"} if token else {})
-            for name in _FILES:
+            for name in names:
                 answer = client.get(f"{endpoint}/{model_id}/resolve/main/{name}")
                 if answer.is_success:
                     json.loads(answer.content)
@@ -224,4 +228,4 @@ def _ask(endpoint: str, model_id: str, files: dict[str, bytes]) -> str:
     except ValueError:
         return f"{endpoint} does not answer with JSON"
     private = "" if token else "; set HF_TOKEN for a gated model"
-    return "" if CONFIG in files else f"{endpoint} answers {answer.status_code} for it{private}"
+    return "" if name in files else f"{endpoint} answers {answer.status_code} for it{private}"

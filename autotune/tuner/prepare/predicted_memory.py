@@ -63,6 +63,14 @@ class MemoryPlans:
                 self._known[name] = plan_memory(server)
         return self._known[name]
 
+    def weights_of(self, configuration: Configuration, context: Context) -> float:
+        """Return the bytes of weights on a GPU: planned, else its files' even share, if known; 0 on
+        a CPU."""
+        if (plan := self.plan_of(configuration, context.version)) is not None:
+            return plan.weights
+        files = context.model.architecture.checkpoint_gb * (context.hardware.vendor != "cpu")
+        return files * 1e9 / gpus_of_a_server(configuration, context.gpus)
+
     def _setup(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> ServerSetup:
         spec = self._spec
         node = self._models.get(engine, spec.model), spec.hardware, spec.gpus
@@ -80,8 +88,8 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
 
     A candidate must hold a request of ``--min-context``. On the simulator, whose plan is the
     evidence, it must start with odds of `SURE_TO_START`. On a real node it must have a KV cache if
-    the plan is wrong by `HOPELESS`, or if the GPUs share the weights evenly. An engine's default
-    need not start, and all are kept if no other would be left.
+    the plan is wrong by `HOPELESS`, or if the GPUs share the weights evenly; without a plan, room
+    for these. An engine's default need not start, and all are kept if no other would be left.
     """
     simulated, floor = backend_of(spec).virtual, spec.min_context or 0
     version = space.context.version
@@ -95,7 +103,8 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     may_start = [
         (one, plan)
         for one, plan in kept
-        if one == default or plan is None or _may_start(space, one, plan, simulated)
+        if one == default
+        or _may_start(space, one, plan, plans.weights_of(one, space.context), simulated)
     ]
     if any(one != default for one, _ in may_start):
         kept = may_start
@@ -103,18 +112,24 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     return None
 
 
-def _may_start(space: EngineSpace, one: Configuration, plan: MemoryPlan, simulated: bool) -> bool:
+def _may_start(
+    space: EngineSpace, one: Configuration, plan: MemoryPlan | None, weights: float, simulated: bool
+) -> bool:
     """Return whether a server may start; on a real node its share of a GPU may hold the weights:
     planned, less `HOPELESS`; at least evenly."""
-    if simulated:
+    if plan is not None and simulated:
         return plan.fit_probability >= SURE_TO_START
+    if plan is None and not weights:
+        return True
     context, share = space.context, own_share(space.card, space.context, one)
-    weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
-    gpus = gpus_of_a_server(one, context.gpus)
-    least = max(weights / gpus, (1 - HOPELESS) * plan.weights)
-    cache = plan.kv_cache + 3 * plan.cache_sigma
-    total = plan.total if share is None else share * plan.total
-    return cache > -HOPELESS * plan.weights and total > least
+    room = 1e9 * (context.hardware.driver_memory_gb or context.hardware.memory_gb)
+    if share is not None:
+        room *= share
+    if plan is None:
+        return room > weights
+    whole = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
+    least = max(whole / gpus_of_a_server(one, context.gpus), (1 - HOPELESS) * weights)
+    return plan.kv_cache + 3 * plan.cache_sigma > -HOPELESS * weights and room > least
 
 
 def own_share(card: EngineCard, context: Context, one: Configuration) -> float | None:

@@ -37,9 +37,15 @@ CONFIG = {
 class Hub(ThreadingHTTPServer):
     """Answers for one model, and keeps what it was asked for."""
 
-    def __init__(self, answer: bytes = json.dumps(CONFIG).encode(), delay_s: float = 0.0) -> None:
+    def __init__(
+        self, answer: bytes = json.dumps(CONFIG).encode(), delay_s: float = 0.0, index: bytes = b""
+    ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.answer, self.delay_s, self.asked = answer, delay_s, list[tuple[str, str | None]]()
+        self.delay_s, self.asked = delay_s, list[tuple[str, str | None]]()
+        root = f"/{ID}/resolve/main"
+        self.files = {f"{root}/config.json": answer}
+        if index:
+            self.files[f"{root}/model.safetensors.index.json"] = index
 
     @property
     def url(self) -> str:
@@ -52,10 +58,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.asked.append((self.path, self.headers["Authorization"]))
         time.sleep(self.server.delay_s)
-        right = self.path == f"/{ID}/resolve/main/config.json"
-        self.send_response(200 if right else 404)
+        answer = self.server.files.get(self.path)
+        self.send_response(404 if answer is None else 200)
         self.end_headers()
-        self.wfile.write(self.server.answer if right else b"Entry not found")
+        self.wfile.write(b"Entry not found" if answer is None else answer)
 
     def log_message(self, *words: object) -> None:
         pass
@@ -118,6 +124,20 @@ def test_a_model_of_the_hub_is_asked_for_once(alone: pytest.MonkeyPatch) -> None
     paths = [path for path, _ in hub.asked]
     assert paths == [f"/{ID}/resolve/main/hf_quant_config.json", f"/{ID}/resolve/main/config.json"]
     assert {token for _, token in hub.asked} == {"Bearer hf_secret"}
+
+
+def test_the_weights_of_a_model_that_is_not_predicted_are_those_of_its_index(
+    alone: pytest.MonkeyPatch,
+) -> None:
+    """A Hub without an index leaves them unknown."""
+    config = json.dumps({**CONFIG, "block_configs": [{}] * 36}).encode()
+    index = json.dumps({"metadata": {"total_size": 99_000_000_000}, "weight_map": {}}).encode()
+    for given in (b"", index):
+        with serving(Hub(config, index=given)) as hub:
+            alone.setenv("HF_ENDPOINT", hub.url)
+            card = find_model(ID, None, Library())
+        assert "layers of different sizes" in card.unpredicted
+        assert card.architecture.checkpoint_gb == (99 if given else 0)
 
 
 def test_a_known_model_is_never_asked_for(alone: pytest.MonkeyPatch) -> None:

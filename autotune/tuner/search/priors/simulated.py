@@ -61,7 +61,8 @@ def _groups_of_engines(candidates: Sequence[Candidate], spec: StudySpec) -> dict
     for name in sorted(versions):
         # Skip an engine or a model without speed figures, or an unknown version: not predicted.
         with suppress(BadInput, InvalidVersion):
-            setup = ServerSetup(name, versions[name], {}, spec.model, spec.hardware, spec.gpus)
+            node = spec.model.assumed, spec.hardware, spec.gpus
+            setup = ServerSetup(name, versions[name], {}, *node)
             engines[name] = groups_of(setup)
     return engines
 
@@ -95,8 +96,9 @@ def physical(prepared: Prepared) -> list[Prior]:
     fit.
 
     Where the evidence is the simulator itself, its own prediction would be the answer: there
-    physics stands alone (``docs/decisions/0003``). Nothing is said of a workload that is known by
-    no name, as a replayed table's may be.
+    physics stands alone (``docs/decisions/0003``). A model that is not predicted is guessed as a
+    plain decoder with its weights. Nothing is said of a workload that is known by no name, as a
+    replayed table's may be.
     """
     spec = prepared.spec
     try:
@@ -160,7 +162,7 @@ def _prior(
     }
     nodes = [
         {
-            name: SteadyNode(model, spec.hardware, spec.gpus, load, *more)
+            name: SteadyNode(model.assumed, spec.hardware, spec.gpus, load, *more)
             for name, model in models.items()
         }
         for load, _ in loads
