@@ -19,6 +19,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from autotune.base import BadInput
 
+from .compressed import CompressedAttention
 from .entry import Entry
 from .layers import (
     BF16,
@@ -36,7 +37,14 @@ from .schema import Addition
 MatrixType = Literal["bf16", "fp8", "fp4"]
 """Types of matrix multiplication; their peaks are in the hardware's card."""
 AnyGroup = Annotated[
-    NoMixer | GroupedQuery | LatentAttention | DeltaNet | KimiDelta | StateSpace | ShortConvolution,
+    NoMixer
+    | GroupedQuery
+    | LatentAttention
+    | CompressedAttention
+    | DeltaNet
+    | KimiDelta
+    | StateSpace
+    | ShortConvolution,
     Field(discriminator="mixer"),
 ]
 """A group as cards list it, distinguished by ``mixer``."""
@@ -99,6 +107,8 @@ class Architecture(Entry):
     """A gate as wide as the query on attention's output."""
     layer_groups: tuple[AnyGroup, ...] = ()
     """Layers that differ from what the keys of attention above say of the others."""
+    mtp_experts: bool = True
+    """Whether multi-token-prediction layers have experts, if the others do."""
     mtp_layers: int = 0
     """Multi-token-prediction layers in the checkpoint."""
     context_limit: int
@@ -165,6 +175,11 @@ class Architecture(Entry):
         return (group for group in groups_of(self) if isinstance(group, AttentionGroup))
 
     @property
+    def residual_width(self) -> int:
+        """Return the copies of the hidden state between layers."""
+        return max(group.residual_width for group in self.groups)
+
+    @property
     def attended_limit(self) -> int:
         """Return the tokens visible to an attention layer if limited; 0 = every layer sees all."""
         return attended_limit(self)
@@ -209,14 +224,15 @@ _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"
 def attended_limit(a: Architecture) -> int:
     """Return the tokens that an indexer chooses, else those of the first window; 0 without
     either."""
-    limits = [group.indexer.top_k for group in a.attention_groups if group.indexer]
+    limits = [group.chosen_tokens for group in a.attention_groups if group.chosen_tokens]
     return next(iter(limits or [group.window for group in a.attention_groups if group.window]), 0)
 
 
 def draft_layer(a: Architecture) -> Architecture:
     """Return a model of one layer as it drafts: with full attention if a layer has it, else like
     the last group."""
-    draft = a.model_copy(update={"layers": 1, **_DRAFT})
+    plain = {} if a.mtp_experts else {"experts": 0}
+    draft = a.model_copy(update={"layers": 1, **_DRAFT, **plain})
     if sum(group.layers for group in a.layer_groups) == a.layers:
         last = a.layer_groups[-1].model_copy(update={"layers": 1, "feed_forward": True})
         return draft.model_copy(update={"layer_groups": (last,)})
@@ -291,22 +307,22 @@ def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, ...]:
     _, shared, dense = feed_forward_elements(a)
     with_experts = expert_layers(a)
     feed_forward = dense * (feed_forward_layers(a) - with_experts) + shared * with_experts
-    quantised, plain = mixer_elements(a, tensor_parallel)
-    plain += 2 * a.hidden_size * a.expert_hidden_size * with_experts
+    latent = 2 * a.hidden_size * a.expert_hidden_size * with_experts
     return (
-        Matrices(quantised, a.attention_weight_bytes or a.weight_bytes),
-        Matrices(plain, BF16),
+        *mixer_matrices(a, tensor_parallel),
+        Matrices(latent, BF16),
         Matrices(feed_forward / tensor_parallel, a.dense_weight_bytes or a.weight_bytes),
     )
 
 
-def mixer_elements(a: Architecture, tensor_parallel: int) -> tuple[float, float]:
-    """Count the elements of all mixers on a rank: those that the checkpoint's method may quantise,
-    and plain ones."""
-    counted = [0.0, 0.0]
+def mixer_matrices(a: Architecture, tensor_parallel: int) -> list[Matrices]:
+    """Sum up all mixers on a rank, by bytes of a weight."""
+    method, counted = a.attention_weight_bytes or a.weight_bytes, dict[float, float]()
     for group, projection in mixer_projections(a):
-        counted[projection.plain] += group.layers * projection.on_rank(tensor_parallel)
-    return counted[0], counted[1]
+        size = projection.stored_bytes or method
+        elements = group.layers * projection.on_rank(tensor_parallel)
+        counted[size] = counted.get(size, 0.0) + elements
+    return [Matrices(elements, size) for size, elements in counted.items()]
 
 
 def vocabulary_elements(a: Architecture) -> int:
@@ -349,10 +365,11 @@ def weight_bytes_per_gpu(
     weights = (layers + vocabulary_elements(a) * BF16 / tensor_parallel) / pipeline
     if not mtp:
         return weights
-    # One more layer (with experts), and the projection of two hidden states to one.
-    feed_forward = (shared if a.experts else dense) / tensor_parallel
-    feed_forward += a.experts * expert / stage_gpus
-    mixer = sum(mixer_elements(a, tensor_parallel)) / a.layers
+    # One more layer, and the projection of two hidden states to one.
+    feed_forward = dense / tensor_parallel
+    if a.experts and a.mtp_experts:
+        feed_forward = shared / tensor_parallel + a.experts * expert / stage_gpus
+    mixer = sum(one.elements for one in mixer_matrices(a, tensor_parallel)) / a.layers
     elements = mixer + feed_forward + 2 * a.hidden_size**2
     return weights + elements * (a.mtp_weight_bytes or a.weight_bytes)
 

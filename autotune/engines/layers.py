@@ -40,13 +40,13 @@ class Projection(NamedTuple):
         elements: of one layer, the mean where some layers have none.
         shards: ranks that it is cut over at most; with more ranks there are copies. 1: each rank
             has it whole.
-        plain: never quantised, whatever the checkpoint's method.
+        stored_bytes: bytes of a weight that no checkpoint's method quantises; 0: by the method.
     """
 
     name: str
     elements: float
     shards: int = 1
-    plain: bool = False
+    stored_bytes: float = 0.0
 
     def on_rank(self, tensor_parallel: int) -> float:
         return self.elements / min(tensor_parallel, self.shards)
@@ -79,6 +79,11 @@ class LayerGroup(Entry):
             element_bytes: of a recurrent state whose type the checkpoint leaves to the engine.
         """
         return 0.0
+
+    @property
+    def residual_width(self) -> int:
+        """Return the copies of the hidden state between layers (hyper-connections)."""
+        return 1
 
     @property
     def recurrent(self) -> bool:
@@ -121,9 +126,24 @@ class AttentionGroup(LayerGroup):
         return False
 
     @property
-    def compression(self) -> int:
-        """Return the tokens that a cached entry stands for; 0: one entry a token."""
+    def compressed(self) -> bool:
+        """Return whether a cached entry may stand for several tokens."""
+        return False
+
+    @property
+    def cached_width(self) -> int:
+        """Return the values of one token in a workspace of sparse kernels."""
         return 0
+
+    @property
+    def entry_tokens(self) -> int:
+        """Return the tokens that a scored entry stands for."""
+        return 1
+
+    @property
+    def chosen_tokens(self) -> int:
+        """Return the tokens that the indexer keeps; 0 without one."""
+        return self.indexer.top_k if self.indexer else 0
 
     @property
     def sparse(self) -> bool:
@@ -160,7 +180,7 @@ class AttentionGroup(LayerGroup):
         return self.indexer.bytes_per_token_layer * self.own_indexers / self.layers
 
     @property
-    def index_flops(self) -> int:
+    def index_flops(self) -> float:
         """Return the operations that score one token for a query, in all layers."""
         if not self.indexer:
             return 0
@@ -245,6 +265,10 @@ class LatentAttention(AttentionGroup):
     @property
     def latent(self) -> bool:
         return not self.caches_heads
+
+    @property
+    def cached_width(self) -> int:
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
     @property
     def decode_width(self) -> int:

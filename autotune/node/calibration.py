@@ -42,6 +42,8 @@ Z90 = 1.645
 
 _NEAR = math.log(2.0)
 """Factor in lengths and requests in flight within which a load counts as measured."""
+MEASURED_MIXERS = frozenset({"none", "attention", "latent", "delta"})
+"""Kinds of layers that bundled rows have measured (`autotune.engines.layers`)."""
 OWN = "own"
 """Level of an engine's deviation on a user's own node from the bundled rows."""
 LEVELS = ("all", "engine", "vendor", "era", "engine_era", OWN)
@@ -66,13 +68,16 @@ class Subject(Entry):
     read: PositiveFloat
     written: PositiveFloat
     in_flight: PositiveFloat
+    mixers: tuple[str, ...] = ()
+    """Kinds of the model's layers beside `MEASURED_MIXERS`."""
 
     @property
     def load(self) -> tuple[float, float, float]:
         return self.read, self.written, self.in_flight
 
     def unseen(self, errors: PredictionErrors) -> tuple[str, ...]:
-        """List engine, version, GPU, model and workload, if no measured row is near.
+        """List engine, version, GPU, model, kinds of layers and workload, if no measured row is
+        near.
 
         A model counts as measured where it was on this GPU, if anything was: its kernels may be
         others elsewhere.
@@ -89,6 +94,8 @@ class Subject(Entry):
             missing.append("gpu")
         if self.model not in {row.model for row in here or errors.covered}:
             missing.append("model")
+        if {*self.mixers} - {kind for row in errors.covered for kind in row.mixers}:
+            missing.append("layers")
         if not any(self._is_near(row) for row in own or errors.covered):
             missing.append("workload")
         return tuple(missing)
@@ -143,6 +150,8 @@ def sigma_of_ratio(
     own = math.hypot(*(spread.row for spread in spreads))
     if same_engine and len(shared) == 3:
         return own
+    if "model" in shared:
+        shared.append("layers")
     unseen = [name for one in both for name in one.unseen(errors) if name not in shared]
     groups = [0.0] if same_engine else [spread.group for spread in spreads]
     return math.hypot(own, *groups, *(errors.unseen.get(name, 0.0) for name in unseen))

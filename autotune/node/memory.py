@@ -166,14 +166,16 @@ def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
     """
     a, c = server.architecture, server.coefficients
     copy = server.token_budget * a.hidden_size * BF16
-    layers = copy * server.joined_replicas * c.activation_copies
-    if a.indexer is not None:
-        context = server.context_length
+    layers = copy * (server.joined_replicas * c.activation_copies + 2 * (a.residual_width - 1))
+    for group in a.attention_groups:
+        if not group.indexer:
+            continue
+        context = server.context_length / group.entry_tokens
         if c.indexer_logits:
             sequences = min(server.running_limit, server.graph_batch)
             prompts = min(server.token_budget * context * _FLOAT32, c.indexer_logits_limit_gb * 1e9)
             layers += prompts * c.indexer_logits_copies + sequences * context * _FLOAT32
-        layers += c.workspace_contexts * context * (a.kv_lora_rank + a.qk_rope_head_dim) * BF16
+        layers += c.workspace_contexts * context * group.cached_width * BF16
     logits = c.sampler_copies * server.running_limit * a.vocab_size * _FLOAT32
     sampling = logits + copy
     if layers > sampling:

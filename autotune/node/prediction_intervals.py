@@ -11,6 +11,7 @@ from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import Workload
 
 from .calibration import (
+    MEASURED_MIXERS,
     PredictionErrors,
     ServerSetup,
     Subject,
@@ -34,6 +35,7 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
     were in flight."""
     requests = workload.draw(len(workload.points) - 1, 0)
     in_flight = float(min(len(requests.input_tokens), requests.concurrency))
+    groups = setup.model.architecture.groups
     latency, over_s = metrics.get("mean_e2el_ms"), float(requests.send_s.max())
     if isinstance(latency, int | float) and over_s > 0:
         # Little's law: so many arrive while one is served.
@@ -46,6 +48,7 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
         read=float(requests.input_tokens.mean()),
         written=float(requests.output_tokens.mean()),
         in_flight=in_flight,
+        mixers=tuple(sorted({one.mixer for one in groups} - MEASURED_MIXERS)),
     )
 
 

@@ -137,7 +137,8 @@ class StepTime:
         plain_parts = self._feed_forwards - self._expert_layers
         mixers = sum(g.layers * _passed_width(a, g) for g in a.groups) / tp
         dense = 3 * plain_parts * a.intermediate_size / tp
-        self._passed_bytes = 2 * BF16 * (layers * 4 * a.hidden_size + mixers + dense)
+        residual = layers * 2 * (1 + a.residual_width) * a.hidden_size
+        self._passed_bytes = 2 * BF16 * (residual + mixers + dense)
         # A plain layer is some ten kernels; experts, latent attention and an indexer are ten more
         # each.
         latent = sum(g.layers * g.latent + g.own_indexers for g in a.attention_groups)
@@ -436,7 +437,7 @@ def _attention_cost(server: SimulatedServer, a: Architecture) -> _AttentionCost:
             window = group.window if kind == WINDOW else window
             if not group.sparse:
                 prefill[kind] += 2 * each * dense_heads * group.prefill_width
-        if group.indexer and not group.compression:
+        if group.indexer and not group.compressed:
             prefill[ALL] += 2 * group.layers * dense_heads * group.prefill_width
     return _AttentionCost(
         layers=sum(group.layers for group in groups),
@@ -445,7 +446,7 @@ def _attention_cost(server: SimulatedServer, a: Architecture) -> _AttentionCost:
         prefill=prefill,
         window=window,
         sparse=any(group.sparse for group in groups),
-        compressed=any(group.compression for group in groups),
+        compressed=any(group.compressed for group in groups),
         index_bytes=sum(group.layers * group.index_bytes for group in groups) / shared,
         index_flops=sum(group.index_flops for group in groups),
         indexers=sum(group.own_indexers for group in groups),

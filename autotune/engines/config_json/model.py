@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..cards import Architecture, ModelCard
 from ..layers import Indexer
+from .attention import listed_attention
 from .keys import ConfigJson, NotPredicted, facts, read_json
 from .mixers import layer_words, listed_groups, with_parts
 from .plain import FEW_FIGURES, MOST_LAYERS, plain_decoder
@@ -89,21 +90,26 @@ def _architecture(config: ConfigJson) -> Architecture:
         figures |= {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
         figures["kv_heads"] = config.number("num_key_value_heads", default=heads)
         figures["head_dim"] = config.number("head_dim", default=hidden // heads)
+        figures["v_head_dim"] = config.number("v_head_dim")
     words = layer_words(config, layers)
     with_experts = _with_experts(config, layers) if figures["experts"] else [False] * layers
     with_experts, feed_forward = with_parts(words, with_experts)
     common = {name: figures[name] for name in ("heads", "head_dim", "kv_heads")}
-    listed = listed_groups(config, words, common)
+    listed, windowed = listed_groups(config, words, common), _windowed(config, layers)
+    listed += listed_attention(
+        config, figures, windowed, {n for _, having in listed for n in having}
+    )
     taken = {n for _, having in listed for n in having}
-    windowed = [cut and n not in taken for n, cut in enumerate(_windowed(config, layers))]
+    windowed = [cut and n not in taken for n, cut in enumerate(windowed)]
     no_gate = config.get("model_type") in facts().plain_feed_forward
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
+        "mtp_experts": config.get("model_type") not in facts().mtp_without_experts,
         "gated_attention": _gated(config, words),
-        "layer_groups": [group for group, _ in listed],
-        "indexer": _indexer(config, layers),
+        "indexer": None if any("ratio" in one for one, _ in listed) else _indexer(config, layers),
         **context_figures(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
+        "layer_groups": [group for group, _ in listed],
         **_sliding(config, windowed),
         **_feed_forward(config, figures["experts"], feed_forward),
     }
@@ -148,6 +154,8 @@ def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) ->
         config.refuse(
             f"num_experts_per_tok is {per_token}; a number up to the {experts} experts is needed"
         )
+    if config.get("model_type") in facts().experts_beside_dense:
+        figures["shared_intermediate_size"] = config.number("intermediate_size")
     return {"dense_layers": with_experts.count(False), **figures}
 
 
@@ -182,6 +190,8 @@ def _windowed(config: ConfigJson, layers: int) -> list[bool]:
     """Return the layers with windowed attention; a chunk of Llama 4 counts as a window."""
     if config.get("use_sliding_window") is False:
         return [False] * layers
+    if pattern := config.per_layer("hybrid_layer_pattern", layers):
+        return [bool(one) for one in pattern]
     kinds = config.per_layer("layer_types", layers)
     if kinds:
         return [kind in ("sliding_attention", "chunked_attention") for kind in kinds]

@@ -13,7 +13,7 @@ from .keys import ConfigJson, JsonObject, facts, read_json
 
 _PREFIXES = (
     *("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
-    "backbone.layers.",
+    *("backbone.layers.", "layers."),
 )
 _DRAFT = "mtp.layers.0."
 _EXPERT = (
@@ -21,6 +21,7 @@ _EXPERT = (
     "block_sparse_moe.experts.0.w1",
     "feed_forward.experts.gate_up_proj",
     "mixer.experts.0.up_proj",
+    "ffn.experts.0.w1",
 )
 _SHARED = (
     "mlp.shared_experts.gate_proj",
@@ -28,10 +29,12 @@ _SHARED = (
     "feed_forward.shared_expert.gate_proj",
     "block_sparse_moe.shared_experts.gate_proj",
     "mixer.shared_experts.up_proj",
+    "ffn.shared_experts.w1",
 )
 _DENSE = ("mlp.gate_proj", "feed_forward.gate_proj", "mixer.up_proj")
 Names = Sequence[str]
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
+_IGNORED_BY_FP8 = ("modules_to_not_convert", "ignored_layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,9 @@ def precision(
     names = _EXPERT if of_experts else _DENSE
     main = checkpoint.mean_bytes([(large, names, 1)])
     projections = [
-        (having, (matrix.name,), matrix.elements) for having, matrix in mixers if not matrix.plain
+        (having, (matrix.name,), matrix.elements)
+        for having, matrix in mixers
+        if not matrix.stored_bytes
     ]
     parts = {
         "attention_weight_bytes": checkpoint.mean_bytes(projections or [(large, names, 1)]),
@@ -142,7 +147,11 @@ def _checkpoint(config: ConfigJson, layers: int) -> _Checkpoint:
         config.refuse(f"{wrong} is {quantization[wrong]!r}; a list of modules' names is needed")
     ignored = [str(name) for names in lists.values() for name in names]
     method = str(quantization["quant_method"])
-    schemes = _schemes(config, quantization, method.replace("_", "-"))
+    experts = _experts_of_their_own(config, quantization)
+    if experts:
+        ignored = [str(name) for key in _IGNORED_BY_FP8 for name in lists[key]]
+        quantization = {**quantization, "config_groups": None}
+    schemes = experts + _schemes(config, quantization, method.replace("_", "-"))
     cache, ordered = _cache_type(quantization), bool(quantization.get("desc_act"))
     return _Checkpoint(schemes, _pattern(config, ignored), plain, layers, method, cache, ordered)
 
@@ -156,6 +165,15 @@ def _cache_type(q: JsonObject) -> str | None:
         return None
     per_tensor = scheme.get("strategy", "tensor") == "tensor" and not scheme.get("dynamic")
     return "fp8" if per_tensor and scheme.get("symmetric", True) else "fp8_scaled"
+
+
+def _experts_of_their_own(config: ConfigJson, q: JsonObject) -> list[Scheme]:
+    """Return the scheme of experts whose type is not that of the other weights (DeepSeek-V4)."""
+    algorithm = q.get("moe_quant_algo") or q.get("expert_dtype") or config.get("expert_dtype")
+    form = facts().expert_types.get(str(algorithm))
+    if not form or q.get("quant_method") != "fp8":
+        return []
+    return [replace(_named(config, form, {}), targets=_pattern(config, ["ffn.experts"]))]
 
 
 def _schemes(config: ConfigJson, q: JsonObject, method: str) -> list[Scheme]:

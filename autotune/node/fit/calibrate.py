@@ -96,9 +96,9 @@ _TELLING = 9
 _NEW = ("engine", "version", "gpu", "model", "workload")
 _LOAD = ("read", "written", "in_flight")
 _NO_ERRORS = PredictionErrors()
-_NOT_ASKED = dict.fromkeys(_NEW, 0.25)
+_NOT_ASKED = {**dict.fromkeys(_NEW, 0.25), "layers": 0.3}
 """Addition for unseen groups if none was ever left out: four together as uncertain as without a
-calibration."""
+calibration. Of layers: a choice (docs/simulator-fit.md)."""
 
 
 Points = Sequence[MeasuredPoint]

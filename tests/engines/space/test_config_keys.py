@@ -128,7 +128,8 @@ def test_a_mixture_that_is_off_is_none(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"num_layers": 28, "zero_expert_num": 256}, "two attentions in each layer"),
-        ({"per_layer_config": {"05": {"head_dim": 512}}}, "figures of their own"),
+        ({"per_layer_config": {"05": {"d_ff": 512}}}, "layers with their own d_ff"),
+        ({"hc_mult": 4}, "hyper-connections"),
         ({"model_type": "jetmoe"}, "experts of the attention"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -1,0 +1,146 @@
+"""DeepSeek-V4's attention over compressed tokens.
+
+Of each `ratio` tokens one entry is cached, for all heads; with an indexer a query reads the best
+ones. Every layer also reads the last tokens, uncompressed. The projection of the output goes
+through a low rank, in groups of heads. Sources: DeepSeek-V4's report, sections 2.2 and 2.3; vLLM
+0.33, models/deepseek_v4/attention.py and compressor.py, v1/attention/backends/mla/sparse_swa.py;
+SGLang 0.5.23, mem_cache/deepseek_v4_memory_pool.py (the same bytes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from .layers import ALL, KEPT, WINDOW, AttentionGroup, Projection
+
+_FLOAT32 = 4.0
+_BLOCK_TOKENS, _ALIGNMENT = 256, 576
+"""Tokens of a block of the cache, and bytes to which its rows of a layer are padded."""
+_WINDOW_ROWS = 64
+"""Rows of a block of uncompressed tokens."""
+_SCALED = 64
+"""Values in fp8 that share a scale of one byte; the last byte of the scales is padding."""
+
+
+class CompressedAttention(AttentionGroup):
+    """Layers that compress alike."""
+
+    mixer: Literal["compressed"] = "compressed"
+    window: PositiveInt
+    ratio: NonNegativeInt = 0
+    """Tokens that one cached entry stands for; 0: the window alone."""
+    q_lora_rank: PositiveInt
+    o_lora_rank: PositiveInt
+    """Width of the output's low rank, for each of `o_groups`."""
+    o_groups: PositiveInt
+    qk_rope_head_dim: PositiveInt
+    residual_streams: PositiveInt = 1
+    """Hyper-connections: copies of the hidden state between layers, mixed before and after each."""
+
+    @property
+    def latent(self) -> bool:
+        return True
+
+    @property
+    def sparse(self) -> bool:
+        return True
+
+    @property
+    def compressed(self) -> bool:
+        return True
+
+    @property
+    def passed_width(self) -> int:
+        return (2 * self.heads + 2) * self.head_dim
+
+    @property
+    def residual_width(self) -> int:
+        return self.residual_streams
+
+    @property
+    def cached_width(self) -> int:
+        return self.head_dim
+
+    @property
+    def entry_tokens(self) -> int:
+        return max(1, self.ratio)
+
+    @property
+    def chosen_tokens(self) -> int:
+        return self.indexer.top_k * self.ratio if self.indexer else 0
+
+    @property
+    def index_bytes(self) -> float:
+        return _padded(super().index_bytes, self.entry_tokens)
+
+    @property
+    def index_flops(self) -> float:
+        return super().index_flops / self.entry_tokens
+
+    def reads(self, attended_limit: int) -> Iterator[tuple[str, float]]:
+        yield WINDOW, 1.0
+        if self.ratio:
+            yield KEPT if self.indexer else ALL, 1 / self.ratio
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        heads, width = self.heads, self.heads * self.head_dim
+        low = self.o_groups * self.o_lora_rank
+        streams = self.residual_streams
+        mixing = 2 * streams * (2 + streams) * streams * hidden_size if streams > 1 else 0
+        return (
+            Projection("attn.wo_a", width // self.o_groups * low, self.o_groups),
+            Projection("attn.wo_b", low * hidden_size, self.o_groups),
+            Projection("attn.wq_a", hidden_size * self.q_lora_rank),
+            Projection("attn.wq_b", self.q_lora_rank * width, heads),
+            Projection("attn.wkv", hidden_size * self.head_dim),
+            Projection("hc", mixing, stored_bytes=_FLOAT32),
+            *self._compressor(hidden_size),
+        )
+
+    def _compressor(self, hidden_size: int) -> Iterator[Projection]:
+        if not self.ratio:
+            return
+        # Values and their scores, twice where compressed tokens overlap.
+        each = 2 * (1 + self._overlaps) * hidden_size
+        yield Projection("attn.compressor", each * self.head_dim, stored_bytes=2.0)
+        if self.indexer:
+            queries = self.q_lora_rank * self.indexer.heads * self.indexer.head_dim
+            plain = each * self.indexer.head_dim + hidden_size * self.indexer.heads
+            yield Projection("attn.indexer.wq_b", queries)
+            yield Projection("attn.indexer.compressor", plain, stored_bytes=2.0)
+
+    @property
+    def _overlaps(self) -> bool:
+        """Return whether a token belongs to two entries, as among those that are chosen."""
+        return self.indexer is not None
+
+    def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
+        """Return the bytes of an entry on every rank: values in fp8 with scales, the rope part in
+        bf16."""
+        values = self.head_dim - self.qk_rope_head_dim
+        return values + 2 * self.qk_rope_head_dim + values // _SCALED + 1
+
+    def kv_bytes(self, kv_type: str, tensor_parallel: int, length: int) -> float:
+        entry = _padded(self.entry_bytes(kv_type, tensor_parallel), self.entry_tokens)
+        return (entry if self.ratio else 0.0) + self.index_bytes
+
+    def state_bytes(self, tensor_parallel: int, element_bytes: float) -> float:
+        """Return the bytes of the window and of tokens that are not compressed yet, in blocks: one
+        more than they fill."""
+        size = (self.window + _WINDOW_ROWS) * self.entry_bytes("fp8", tensor_parallel)
+        if self.ratio:
+            twice = 1 + self._overlaps
+            rows = twice * self.ratio + (4 if self._overlaps else 8)
+            width = self.head_dim + (self.indexer.head_dim if self.indexer else 0)
+            size += rows * 2 * twice * width * _FLOAT32
+        return size
+
+
+def _padded(entry_bytes: float, tokens: int) -> float:
+    """Return the bytes of one of the `tokens` that share an entry."""
+    rows = _BLOCK_TOKENS / tokens * entry_bytes
+    return math.ceil(rows / _ALIGNMENT) * _ALIGNMENT / _BLOCK_TOKENS
