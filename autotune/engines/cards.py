@@ -131,6 +131,8 @@ class Architecture(Entry):
     """Rows of one quantisation block; shards must be multiples of it."""
     weight_group: int = 0
     """Inputs of a large integer matrix that share a scale; 0: all of them."""
+    vision_heads: NonNegativeInt = 0
+    """Attention heads of the vision part, which tensor parallelism cuts too; 0: none."""
     activation_order: bool = False
     """Whether groups follow the activations' order (GPTQ's ``desc_act``)."""
     matrices_in: MatrixType | None = None
@@ -457,6 +459,8 @@ class ModelCard(Entry):
     architecture: Architecture
     unpredicted: str = ""
     """Why its memory and its speed are unknown; its figures are then those of a plain decoder."""
+    untold: str = ""
+    """Quantisation that is promised somewhere and described nowhere; in a sentence."""
     acceptance: Acceptance = Acceptance()
     engines: dict[str, EngineExtras] = {}
     source: str

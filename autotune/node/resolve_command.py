@@ -147,9 +147,8 @@ def resolve_for(
         on_random=kind.forced_length(parsed, context),
         replaced={} if kind.reads_weights(parsed, context) else RANDOM_WEIGHTS,
     )
-    return ResolvedCommand(
-        card, context, configuration, setup, unseen, refused, effects, loaded.reasons
-    )
+    changes = [*loaded.reasons, *filter(None, [context.model.untold])]
+    return ResolvedCommand(card, context, configuration, setup, unseen, refused, effects, changes)
 
 
 def _refused_number(card: EngineCard, typed: Configuration) -> Failure | None:

@@ -16,7 +16,7 @@ from autotune.engines.cards import kv_bytes_per_token, weight_bytes_per_gpu
 from autotune.engines.command import Command, Scalar
 from autotune.engines.context import Context
 from autotune.engines.library import Library
-from autotune.engines.registry import engine
+from autotune.engines.registry import engine, recognise, split_command
 from autotune.node.memory import plan_memory
 from autotune.node.resolve_command import resolve_for
 from autotune.node.server import SimulatedServer
@@ -175,6 +175,31 @@ def test_a_rank_has_whole_groups(
 
 
 @pytest.mark.parametrize(
+    ("config", "quantization", "ranks", "rule"),
+    [
+        (DENSE, FP8_BLOCKS, 8, "shards-split-blocks"),
+        (DENSE, FP8_BLOCKS, 4, None),
+        (DENSE, AWQ, 8, "shards-split-groups"),
+        (DENSE, GPTQ, 8, "shards-split-groups"),
+        (DENSE, GPTQ, 4, None),
+        # 64 keys of a rank; vLLM allows them from 0.16 on.
+        (
+            {**DENSE, "head_dim": 64, "intermediate_size": 8192},
+            FP8_BLOCKS,
+            8,
+            "shards-split-blocks",
+        ),
+    ],
+)
+def test_sglang_refuses_split_blocks_and_groups_as_well(
+    tmp_path: Path, config: dict[str, Any], quantization: dict[str, Any], ranks: int, rule: str
+) -> None:
+    model = saved(tmp_path, config, quantization)
+    command = f"python3 -m sglang.launch_server --model-path {model} --tp {ranks}"
+    assert failing_rules(command, "0.5.23", model) == ([rule] if rule else [])
+
+
+@pytest.mark.parametrize(
     ("quantization", "version", "rule"),
     [
         ({**GPTQ, "desc_act": True}, "0.29.0", None),
@@ -218,3 +243,67 @@ def test_an_algorithm_without_its_method_is_no_quantisation(tmp_path: Path) -> N
     """vLLM 0.32.0 loads Qwen3-32B's file of this form in 16 bits."""
     model = LIBRARY.model(saved(tmp_path, DENSE, {**NVFP4, "quant_method": ""}))
     assert model.architecture.weight_bytes == 2.0
+
+
+@pytest.mark.parametrize(
+    ("command", "version", "starts"),
+    [
+        ("vllm serve {} --tensor-parallel-size 4", "0.32.0", True),
+        ("vllm serve {} --tensor-parallel-size 8", "0.32.0", False),
+        ("vllm serve {} --tensor-parallel-size 8 --mm-encoder-tp-mode data", "0.32.0", True),
+        ("python3 -m sglang.launch_server --model-path {} --tp 8", "0.5.23", False),
+        (
+            "python3 -m sglang.launch_server --model-path {} --tp 8 --mm-enable-dp-encoder",
+            "0.5.23",
+            True,
+        ),
+    ],
+)
+def test_a_vision_part_is_cut_by_its_heads(
+    tmp_path: Path, command: str, version: str, starts: bool
+) -> None:
+    """GLM-4.1V's twelve, which its class has where the file says nothing."""
+    name = "Glm4vForConditionalGeneration"
+    text = {**DENSE, "model_type": "glm4v_text", "architectures": [name]}
+    config = {"architectures": [name], "model_type": "glm4v", "text_config": text}
+    model = LIBRARY.model(saved(tmp_path, {**config, "vision_config": {"depth": 24}}))
+    split = split_command(command.format(model.id))
+    context = Context(model, LIBRARY.hardware["h200"], 8, version)
+    kind = recognise(split.argv)
+    resolved = resolve_for(kind, split, context)
+    assert (resolved.failure is None) is starts
+    # A candidate has the option where it needs it.
+    written = kind.command(resolved.effective, context)
+    assert resolve_for(kind, written, context).failure is None
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "starts"),
+    [
+        ("fp8", "--quantization awq", False),
+        ("gptq", "--quantization fp8", False),
+        ("gptq", "--quantization gptq_marlin", True),
+        ("fbgemm_fp8", "", False),
+        ("fbgemm_fp8", "--allow-deprecated-quantization", True),
+    ],
+)
+def test_an_option_fits_the_checkpoint_s_own_method(
+    tmp_path: Path, method: str, option: str, starts: bool
+) -> None:
+    own = GPTQ if method == "gptq" else {"quant_method": method}
+    model = LIBRARY.model(saved(tmp_path, DENSE, own))
+    context = Context(model, LIBRARY.hardware["h200"], 8, "0.33.0")
+    command = split_command(f"vllm serve {model.id} {option}")
+    assert (resolve_for(engine("vllm"), command, context).failure is None) is starts
+
+
+def test_a_quantisation_that_no_file_describes_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "Some-Model-NVFP4"
+    folder.mkdir()
+    model = LIBRARY.model(saved(folder, DENSE))
+    context = Context(model, LIBRARY.hardware["h200"], 8, "0.33.0")
+    told = resolve_for(engine("vllm"), split_command(f"vllm serve {folder}"), context).changes
+    assert "no file says how" in "".join(told)
+    described = {"quantization": {"quant_algo": "NVFP4", "group_size": 16}}
+    (folder / "hf_quant_config.json").write_text(json.dumps(described))
+    assert not LIBRARY.model(str(folder)).untold

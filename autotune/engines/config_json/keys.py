@@ -133,6 +133,7 @@ class ConfigFacts(Entry):
     switched_by: dict[str, str]
     figures: dict[str, dict[str, list[str]]]
     unnamed_mtp_layers: dict[str, int]
+    vision_heads: dict[str, int]
     sliding_in_all_layers: list[str]
     plain_feed_forward: list[str]
     gated_attention: list[str]

@@ -19,7 +19,7 @@ from .keys import ConfigJson, NotPredicted, facts, read_json
 from .mixers import layer_words, listed_groups, with_parts
 from .plain import FEW_FIGURES, MOST_LAYERS, plain_decoder
 from .positions import context_figures
-from .quantization import precision
+from .quantization import precision, untold
 
 # DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
 _INDEXER_SCALE_BYTES = 4
@@ -46,6 +46,7 @@ def model_from_file(path: Path) -> ModelCard:
         architectures=[str(name) for name in config.items("architectures")],
         architecture=architecture,
         unpredicted=unpredicted,
+        untold=untold(config),
         source=str(path),
     )
 
@@ -108,6 +109,7 @@ def _architecture(config: ConfigJson) -> Architecture:
         "gated_attention": _gated(config, words),
         "indexer": None if any("ratio" in one for one, _ in listed) else _indexer(config, layers),
         **context_figures(config),
+        "vision_heads": _vision_heads(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         "layer_groups": [group for group, _ in listed],
         **_sliding(config, windowed),
@@ -137,6 +139,18 @@ def _unnamed_drafts(config: ConfigJson, layers: int) -> int:
     numbers = {found[1] for name in weights or () if (found := _LAYER.match(str(name)))}
     beyond = {number for number in numbers if number and int(number) >= layers}
     return len(beyond) or int(None in numbers)
+
+
+def _vision_heads(config: ConfigJson) -> int:
+    """Return the attention heads of the vision part, or those of its class; 0 without one."""
+    vision = config.get("vision_config")
+    if not isinstance(vision, dict):
+        return 0
+    names = config.items("architectures")
+    usual = next((facts().vision_heads[name] for name in names if name in facts().vision_heads), 0)
+    return ConfigJson(config.path, vision).number(
+        *facts().figures["vision"]["heads"], default=usual
+    )
 
 
 def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) -> dict[str, int]:

@@ -131,16 +131,36 @@ def precision(
     return {**figures, "quant_method": checkpoint.method, "kv_cache_scheme": checkpoint.cache}
 
 
-def _checkpoint(config: ConfigJson, layers: int) -> _Checkpoint:
-    quantization = config.get("quantization_config")
+def untold(config: ConfigJson) -> str:
+    """Say which quantisation a file or a name promises without describing it; empty for none."""
+    if _described(config):
+        return ""
+    if config.get("quantization_config"):
+        return "its quantization_config names no quant_method: read as 16-bit weights, as vLLM does"
+    if config.path.resolve().parent.name.upper().endswith("FP4"):
+        return (
+            "its name says FP4, but no file says how: read as 16-bit weights; put the checkpoint's "
+            "hf_quant_config.json beside config.json"
+        )
+    return ""
+
+
+def _described(config: ConfigJson) -> JsonObject:
+    """Return the quantisation in ``config.json`` or beside it; empty where none has a method."""
+    quantization = config.get("quantization_config") or config.get("compression_config")
     beside = config.path.parent / "hf_quant_config.json"
     if not isinstance(quantization, Mapping) and beside.is_file():
         quantization = {"quantization": {}, **read_json(beside)}
-    plain = 4.0 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else 2.0
     if isinstance(quantization, Mapping) and isinstance(quantization.get("quantization"), Mapping):
         quantization = {"quant_method": "modelopt", **quantization["quantization"]}
-    # Without the method's name the engines compute in 16 bits, whatever else the file says.
-    if not isinstance(quantization, Mapping) or not quantization.get("quant_method"):
+    named = isinstance(quantization, Mapping) and quantization.get("quant_method")
+    return quantization if named else {}
+
+
+def _checkpoint(config: ConfigJson, layers: int) -> _Checkpoint:
+    quantization = _described(config)
+    plain = 4.0 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else 2.0
+    if not quantization:
         return _Checkpoint([], None, plain, layers)
     lists = {key: quantization.get(key) or [] for key in _IGNORE}
     if wrong := next((key for key, names in lists.items() if not isinstance(names, list)), None):

@@ -635,14 +635,14 @@ def check_baseline(card: EngineCard, configuration: Configuration, loaded: Loadi
 
 
 def unknown_parts(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:
-    """Warn of a model that is not predicted, and of a model class that is missing in an engine's
-    list of model classes."""
+    """Warn of a model that is not predicted or not described, and of a model class that is missing
+    in an engine's list of model classes."""
     lacking = [
         card.title
         for card in cards
         if card.architectures and not {*card.architectures} & {*model.architectures}
     ]
-    notes = []
+    notes = [f"{model.id}: {model.untold}"] if model.untold else []
     if model.unpredicted:
         size = model.architecture.checkpoint_gb
         memory = f"its {size:,.0f} GB of weights alone say what cannot start"
