@@ -394,6 +394,15 @@ def kv_bytes_per_token(
     return total
 
 
+def window_row_bytes(a: Architecture) -> float:
+    """Return the bytes of one uncompressed token in all layers with compressed attention."""
+    return sum(
+        group.layers * group.entry_bytes("fp8", 1)
+        for group in a.attention_groups
+        if group.compressed
+    )
+
+
 def state_bytes(
     a: Architecture, tensor_parallel: int, element_bytes: float, *, recurrent: bool = False
 ) -> float:
@@ -490,6 +499,10 @@ class ModelCard(Entry):
     @property
     def sparse_attention(self) -> bool:
         return bool(self.architecture.indexer)
+
+    @property
+    def compressed_attention(self) -> bool:
+        return any(group.compressed for group in self.architecture.attention_groups)
 
     @property
     def latent_attention(self) -> bool:

@@ -129,6 +129,9 @@ class Behaviour(Entry):
     """Cache of a layer with a sliding window: its window, or every token."""
     state_element_bytes: PositiveFloat = 2
     """Bytes of a recurrent state's element, where the checkpoint leaves its type to the engine."""
+    window_further_rows: NonNegativeInt = 0
+    """Tokens that compressed attention keeps uncompressed per running sequence beyond its window
+    and a block; the states that go with them in the same unit."""
     workspace_contexts: NonNegativeFloat
     """Full-length latent sequences kept as workspace."""
     latent_products: bool = False

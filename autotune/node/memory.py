@@ -15,6 +15,7 @@ from autotune.engines.cards import (
     vocabulary_elements,
     weight_bytes_per_gpu,
     whole_layers,
+    window_row_bytes,
 )
 from autotune.engines.layers import BF16, LatentAttention
 
@@ -241,6 +242,7 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         rank = server.tensor_parallel, c.state_element_bytes
         state, drafted = state_bytes(a, *rank), state_bytes(a, *rank, recurrent=True)
         state += server.speculative_tokens * drafted
+        state += c.window_further_rows * window_row_bytes(a)
         sequences = min(server.running_limit, _STATES)
         kv_cache -= min(kv_cache / 2, sequences * state / server.pipeline_parallel)
     kv_token = _kv_token_bytes(server)
