@@ -129,6 +129,8 @@ class Architecture(Entry):
     """Bytes per weight of the prediction layers; None: as `weight_bytes`."""
     weight_block: int = 0
     """Rows of one quantisation block; shards must be multiples of it."""
+    expert_tile: NonNegativeInt = 0
+    """Multiple to which a rank's width of each expert is padded; 0: none."""
     weight_group: int = 0
     """Inputs of a large integer matrix that share a scale; 0: all of them."""
     vision_heads: NonNegativeInt = 0
@@ -349,9 +351,18 @@ def _layer_parameters(a: Architecture, experts: int) -> float:
     return sum(part.elements for part in rank_layers(a, 1)) + routed
 
 
+_LEAST_GROUP = 32
+"""Inputs of the finest group that GPTQ's and AWQ's experts are given."""
+
+
 @lru_cache  # tens of thousands of candidates have a few dozen layouts
 def weight_bytes_per_gpu(
-    a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool
+    a: Architecture,
+    tensor_parallel: int,
+    stage_gpus: int,
+    pipeline: int,
+    mtp: bool,
+    expert_parallel: int = 1,
 ) -> float:
     """Return the bytes of weights on one GPU: experts spread over the stage, the rest over the
     attention replica.
@@ -363,7 +374,8 @@ def weight_bytes_per_gpu(
         return a.checkpoint_gb * 1e9 / stage_gpus / pipeline
     expert, shared, dense = feed_forward_elements(a)
     experts = a.experts * expert * expert_layers(a) / stage_gpus
-    layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts * a.weight_bytes
+    experts *= _sharded_bytes(a, max(1, stage_gpus // expert_parallel))
+    layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts
     weights = (layers + vocabulary_elements(a) * BF16 / tensor_parallel) / pipeline
     if not mtp:
         return weights
@@ -374,6 +386,21 @@ def weight_bytes_per_gpu(
     mixer = sum(one.elements for one in mixer_matrices(a, tensor_parallel)) / a.layers
     elements = mixer + feed_forward + 2 * a.hidden_size**2
     return weights + elements * (a.mtp_weight_bytes or a.weight_bytes)
+
+
+def _sharded_bytes(a: Architecture, shards: int) -> float:
+    """Return the bytes per weight of experts that are cut into shards: padded to whole tiles, with
+    finer groups where a group would be split (vLLM's moe_wna16.py, 0.33)."""
+    width = a.expert_intermediate_size // shards
+    if a.expert_tile and width:
+        return a.weight_bytes * math.ceil(width / a.expert_tile) * a.expert_tile / width
+    group = a.weight_group
+    while group > _LEAST_GROUP and width % group:
+        group //= 2
+    if group == a.weight_group:
+        return a.weight_bytes
+    stored = int(2 * a.weight_bytes) / 2
+    return stored + (a.weight_bytes - stored) * a.weight_group / group
 
 
 def kv_bytes_per_token(

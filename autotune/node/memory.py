@@ -140,7 +140,8 @@ def _weight_bytes(server: SimulatedServer) -> float:
     """
     a, tp, stages = server.architecture, server.tensor_parallel, server.pipeline_parallel
     mtp = server.speculative_tokens > 0
-    checkpoint = weight_bytes_per_gpu(a, tp, server.stage_gpus, stages, mtp)
+    gpus, spread = server.stage_gpus, server.expert_parallel
+    checkpoint = weight_bytes_per_gpu(a, tp, gpus, stages, mtp, spread)
     router = a.experts * a.hidden_size * BF16 * expert_layers(a)
     copies = 0.0
     for group in a.groups:

@@ -307,3 +307,35 @@ def test_a_quantisation_that_no_file_describes_is_told(tmp_path: Path) -> None:
     described = {"quantization": {"quant_algo": "NVFP4", "group_size": 16}}
     (folder / "hf_quant_config.json").write_text(json.dumps(described))
     assert not LIBRARY.model(str(folder)).untold
+
+
+@pytest.mark.parametrize(
+    ("model", "held"),
+    [
+        ("openai/gpt-oss-120b", {1: 65.14, 2: 33.33, 4: 17.37, 8: 8.71}),
+        ("openai/gpt-oss-20b", {4: 3.62, 8: 1.81}),
+    ],
+)
+def test_a_rank_s_part_of_an_expert_is_padded(model: str, held: dict[int, float]) -> None:
+    """GB that vLLM 0.32.0 holds; 2,880 columns are 45 tiles of 64."""
+    a = LIBRARY.model(model).architecture
+    for ranks, size in held.items():
+        padded = weight_bytes_per_gpu(a, ranks, ranks, 1, mtp=False)
+        assert padded / 1e9 == pytest.approx(size, rel=0.01)
+    spread = weight_bytes_per_gpu(a, 8, 8, 1, mtp=False, expert_parallel=8)
+    assert spread < 0.96 * weight_bytes_per_gpu(a, 8, 8, 1, mtp=False)
+
+
+@pytest.mark.parametrize(("ranks", "finer"), [(2, 1.0), (4, 1.0375), (8, 1.1125)])
+def test_experts_get_finer_groups_where_a_rank_would_split_them(
+    tmp_path: Path, ranks: int, finer: float
+) -> None:
+    """768 columns: 192 a rank in groups of 64, 96 in groups of 32, instead of 128."""
+    a = LIBRARY.model(saved(tmp_path, EXPERTS, AWQ)).architecture
+    whole = LIBRARY.model(saved(tmp_path, EXPERTS, {**AWQ, "group_size": 32})).architecture
+    coarse = (4 + 20 / 128) / 8
+    assert whole.weight_bytes / coarse == pytest.approx(1.1125, rel=0.01)
+    plain = a.model_copy(update={"weight_group": 0})
+    grown, before = (weight_bytes_per_gpu(one, ranks, ranks, 1, mtp=False) for one in (a, plain))
+    experts = 36 * 128 * 3 * 2048 * 768 / ranks
+    assert (grown - before) / experts / coarse + 1 == pytest.approx(finer, rel=0.002)

@@ -117,6 +117,7 @@ class Format(Entry):
     scale_bits: int = 0
     matrices_in: MatrixType
     block: int = 0
+    expert_tile: int = 0
 
 
 class ConfigFacts(Entry):

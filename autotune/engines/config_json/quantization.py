@@ -45,6 +45,7 @@ class Scheme:
     matrices_in: MatrixType
     block: int = 0
     group: int = 0
+    expert_tile: int = 0
     targets: re.Pattern[str] | None = None
 
 
@@ -125,6 +126,7 @@ def precision(
         figures |= {
             "weight_block": scheme.block,
             "weight_group": scheme.group,
+            "expert_tile": scheme.expert_tile,
             "matrices_in": scheme.matrices_in,
             "activation_order": checkpoint.ordered,
         }
@@ -225,7 +227,7 @@ def _named(config: ConfigJson, method: str, q: JsonObject) -> Scheme:
         config.unknown(f"quantization_config: {method!r} is unknown")
     form = known[method]
     size = _bytes(form.bits, form.group, form.scale_bits)
-    return Scheme(size, form.matrices_in, form.block or block)
+    return Scheme(size, form.matrices_in, form.block or block, expert_tile=form.expert_tile)
 
 
 def _block(config: ConfigJson, shape: Any) -> int:
@@ -265,7 +267,7 @@ def _group(config: ConfigJson, group: JsonObject) -> Scheme:
     everything = not {"Linear", "FusedMoE"}.isdisjoint(targets)
     pattern = None if everything else _pattern(config, list(map(str, targets)))
     group_size = size if isinstance(size, int) and weights.get("type") != "float" else 0
-    return Scheme(scaled, kind, block, max(group_size, 0), pattern)
+    return Scheme(scaled, kind, block, max(group_size, 0), targets=pattern)
 
 
 def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:
