@@ -42,7 +42,8 @@ def model_from_file(path: Path) -> ModelCard:
     return ModelCard(
         id=str(path.parent),
         aliases=[path.resolve().parent.name],
-        family=str(config.get("model_type") or "unknown"),
+        # A part of a multimodal model is called as the whole one: rules name that.
+        family=str(config.get("model_type") or "unknown").removesuffix("_text"),
         architectures=[str(name) for name in config.items("architectures")],
         architecture=architecture,
         unpredicted=unpredicted,

@@ -241,6 +241,92 @@ MISTRAL_24B = {
     "max_position_embeddings": 32768,
     "rope_scaling": None,
 }
+MISTRAL_3_2 = {
+    **MISTRAL_24B,
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "max_position_embeddings": 131072,
+}
+# The maker's params.json, in the names of config.json.
+MISTRAL_LARGE_3 = {
+    **DEEPSEEK_V3,
+    "architectures": ["MistralLarge3ForCausalLM"],
+    "model_type": "mistral_large_3",
+    "vocab_size": 131072,
+    "intermediate_size": 16384,
+    "moe_intermediate_size": 4096,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 4,
+    "num_nextn_predict_layers": 0,
+    "max_position_embeddings": 294912,
+    "quantization_config": {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {
+            "FP8_BLOCK": {
+                "targets": ["Linear"],
+                "weights": {
+                    "num_bits": 8,
+                    "type": "float",
+                    "strategy": "block",
+                    "block_structure": [128, 128],
+                },
+                "input_activations": {"num_bits": 8, "type": "float", "group_size": 128},
+            }
+        },
+        "ignore": [
+            "lm_head",
+            "re:.*kv_a_proj_with_mqa$",
+            "re:.*q_a_proj$",
+            "re:.*gate$",
+        ],
+    },
+}
+PHI_4 = {
+    **LLAMA_70B,
+    "architectures": ["Phi3ForCausalLM"],
+    "model_type": "phi3",
+    "num_hidden_layers": 40,
+    "hidden_size": 5120,
+    "vocab_size": 100352,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 10,
+    "head_dim": 128,
+    "intermediate_size": 17920,
+    "max_position_embeddings": 16384,
+    "rope_scaling": None,
+}
+QWEN3_NEXT: dict[str, Any] = {
+    **QWEN3_30B,
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    # The weights have the layer (mtp.*), the file does not name it.
+    "mtp_num_hidden_layers": 1,
+}
+QWEN3_CODER = {
+    **QWEN3_30B,
+    "num_hidden_layers": 62,
+    "hidden_size": 6144,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "moe_intermediate_size": 2560,
+    "num_experts": 160,
+    "max_position_embeddings": 262144,
+}
 PUBLISHED: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "deepseek-ai/DeepSeek-V3": (DEEPSEEK_V3, 671, 37),
     "moonshotai/Kimi-K2-Instruct": (KIMI_K2, 1040, 32.6),
@@ -266,4 +352,19 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "google/gemma-3-27b-it": (GEMMA_27B, 27.0, None),
     "mistralai/Mistral-Small-24B-Instruct-2501": (MISTRAL_24B, 23.6, None),
     **RECURRENT,
+    "mistralai/Mistral-Small-3.2-24B-Instruct-2506": (MISTRAL_3_2, 23.6, None),
+    "mistralai/Mistral-Large-3-675B-Instruct-2512": (MISTRAL_LARGE_3, 673, 39),
+    "microsoft/phi-4": (PHI_4, 14.7, None),
+    "moonshotai/Kimi-K2-Thinking": (
+        {**KIMI_K2, "max_position_embeddings": 262144, "quantization_config": INT4_EXPERTS},
+        1040,
+        32.6,
+    ),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": (QWEN3_NEXT, 79.6, None),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": (QWEN3_CODER, 480, 35),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": (
+        {**QWEN3_30B, "max_position_embeddings": 262144},
+        30.5,
+        3.3,
+    ),
 }

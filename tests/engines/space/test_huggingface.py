@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from autotune.base.errors import BadInput, MalformedFile
 from autotune.engines.cards import (
     Architecture,
+    ModelCard,
     active_parameters,
     kv_bytes_per_token,
     total_parameters,
     weight_bytes_per_gpu,
 )
+from autotune.engines.config_json import model_from_file
 from autotune.engines.library import Library
+from tests.engines.settings import shared
 from tests.engines.space.published import (
     DEEPSEEK_V3,
     FP8_BLOCKS,
@@ -40,6 +43,7 @@ from tests.engines.space.published import (
 from tests.engines.space.published_qwen import QWEN3_5_35B, QWEN3_8B, QWEN3_14B, QWEN3_32B
 
 LIBRARY = Library()
+LLAMA_4 = ("meta-llama/Llama-4-Maverick-17B-128E", "meta-llama/Llama-4-Scout-17B-16E")
 NVFP4 = {"quant_algo": "NVFP4", "group_size": 16}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 
@@ -91,12 +95,63 @@ def test_a_shipped_card_says_what_the_config_says(tmp_path: Path, card: Any) -> 
             for n, config in QWEN3.items()
         },
         "Qwen/Qwen3.5-35B-A3B-FP8": {**QWEN3_5_35B, "quantization_config": FP8_BLOCKS},
+        **{
+            f"{name}-FP8": {**PUBLISHED[name][0], "quantization_config": FP8_BLOCKS}
+            for name in (
+                "Qwen/Qwen3-30B-A3B-Instruct-2507",
+                "Qwen/Qwen3-Coder-480B-A35B-Instruct",
+            )
+        },
+        **{f"{name}-Instruct": PUBLISHED[name][0] for name in LLAMA_4},
         "zai-org/GLM-4.6-FP8": {
             **GLM_4_6,
             "quantization_config": compressed(8, "float", None, activations=8),
         },
     }
-    assert described(tmp_path, configs[card.id]) == card.architecture
+    # Kimi-K3's figures there are without its quantisation.
+    if card.id in configs.keys() - {"moonshotai/Kimi-K3"}:
+        assert described(tmp_path, configs[card.id]) == card.architecture
+        return
+    published = MODEL_CONFIGS.get(card.id, card.id).replace("/", "--")
+    read = model_from_file(shared(f"model_configs/{published}/config.json"))
+    stored = QUANTISATION if "NVFP4" in published and "NVFP4" not in card.id else set()
+    assert read.family == card.family
+    assert read.architecture.model_dump(exclude=stored) == card.architecture.model_dump(
+        exclude=stored
+    )
+
+
+QUANTISATION = {
+    "weight_bytes",
+    "attention_weight_bytes",
+    "dense_weight_bytes",
+    "mtp_weight_bytes",
+    "matrices_in",
+    "quant_method",
+    "kv_cache_scheme",
+}
+MODEL_CONFIGS = {
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
+    "meta-llama/Llama-3.1-70B-Instruct": "meta-llama/Meta-Llama-3.1-70B",
+    "google/gemma-4-26B-A4B-it": "google/gemma-4-26B-A4B",
+    "Qwen/Qwen3.5-122B-A10B": "nvidia/Qwen3.5-122B-A10B-NVFP4",
+    "Qwen/Qwen3.6-35B-A3B": "nvidia/Qwen3.6-35B-A3B-NVFP4",
+}
+"""Checkpoints whose figures, but for the quantisation, are those of another name."""
+
+
+@pytest.mark.parametrize("card", [*LIBRARY.models.values()], ids=lambda card: card.id)
+def test_a_card_has_as_many_parameters_as_its_name_says(card: ModelCard) -> None:
+    said = re.search(r"-(\d+(?:\.\d+)?)B(?:-A(\d+)B)?(?!-\d+E)", card.id)
+    if said is None:
+        return
+    a = card.architecture
+    assert total_parameters(a) / 1e9 == pytest.approx(float(said[1]), rel=0.055)
+    if said[2] is not None:
+        # Of the embedding, which some names count.
+        embedding = a.vocab_size * a.hidden_size
+        both = active_parameters(a) / 1e9, (active_parameters(a) + embedding) / 1e9
+        assert any(count == pytest.approx(float(said[2]), rel=0.12, abs=0.6) for count in both)
 
 
 QWEN3 = {"8B": QWEN3_8B, "14B": QWEN3_14B, "32B": QWEN3_32B}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.base.errors import BadInput
+from autotune.engines.context import Context, unsuited
 from autotune.engines.library import Library
 from autotune.tuner.prepare.names import WITHIN_S, find_model
 from tests.product.cli import autotune
@@ -191,8 +192,11 @@ def test_without_a_network_it_says_so(alone: pytest.MonkeyPatch) -> None:
     ("wanted", "near"),
     [
         ("mistralai/Mistral-7B-Instruct-v0.3", []),
-        ("google/gemma-3-27b-it", []),
-        ("meta-llama/Llama-3.1-8B-Instruct", ["meta-llama/Llama-3.3-70B-Instruct"]),
+        ("google/gemma-2-9b", []),
+        (
+            "meta-llama/Llama-3.2-3B-Instruct",
+            [f"meta-llama/Llama-{n}-Instruct" for n in ("3.1-8B", "3.1-70B", "3.3-70B")],
+        ),
         ("qwen/qwen3-8", ["Qwen/Qwen3-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-14B"]),
     ],
 )
@@ -244,3 +248,43 @@ def test_a_study_and_a_prediction_of_a_model_of_the_hub(tmp_path: Path) -> None:
         assert tried.code == 0, tried.err
         assert len(hub.asked) == 2, "the second command finds what the first one kept"
     assert tried.json["baseline"] == f"vllm serve {ID}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen3.5-27B",
+        "Qwen/Qwen3.5-122B-A10B",
+        "Qwen/Qwen3.5-397B-A17B",
+        "Qwen/Qwen3.6-35B-A3B",
+        "Qwen/Qwen3-30B-A3B",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        "Qwen/Qwen3-Coder-480B-A35B-Instruct",
+        "Qwen/Qwen3-VL-235B-A22B-Instruct",
+        "moonshotai/Kimi-K2.5",
+        "moonshotai/Kimi-K2-Thinking",
+        "zai-org/GLM-5-FP8",
+        "MiniMaxAI/MiniMax-M3",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "meta-llama/Meta-Llama-3.1-8B-Instruct",
+        "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
+        "google/gemma-3-27b-it",
+        "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
+        "mistralai/Mistral-Large-3-675B-Instruct-2512",
+        "microsoft/phi-4",
+        "nvidia/DeepSeek-R1-0528-FP4",
+    ],
+)
+def test_what_people_serve_is_known_without_a_hub(name: str) -> None:
+    """A cut-off node has no file of them; the tests' hub is off as a whole (`conftest.py`)."""
+    library = Library()
+    model = find_model(name, None, library)
+    for engine in (library.engine("vllm"), library.engine("sglang")):
+        context = Context(model, library.node("h200"), 8, engine.newest)
+        assert unsuited(engine, context) is None
+
+
+def test_a_command_by_an_id_alone_has_the_model_s_parsers(tmp_path: Path) -> None:
+    run = ["run", "--model", "Qwen/Qwen3-Coder-480B-A35B-Instruct", "--hw", "h200"]
+    done = autotune(*run, "--engine", "vllm", "--dry-run", home=tmp_path / "home")
+    assert (done.code, "--tool-call-parser qwen3_coder" in done.out) == (0, True)
