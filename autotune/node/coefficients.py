@@ -132,6 +132,13 @@ class Behaviour(Entry):
     window_further_rows: NonNegativeInt = 0
     """Tokens that compressed attention keeps uncompressed per running sequence beyond its window
     and a block; the states that go with them in the same unit."""
+    state_block_unit: NonNegativeInt = 0
+    """Tokens of latent attention of which blocks are multiples, in an engine whose blocks hold a
+    recurrent layer's state too; 0: states are kept elsewhere."""
+    state_slots: PositiveInt = 1
+    """Recurrent states that a running sequence has, with those kept for the prefix cache."""
+    state_share: Annotated[float, Field(ge=0, lt=1)] = 0
+    """Share of the cache's memory that is the states' own; 0: they take places of tokens."""
     workspace_contexts: NonNegativeFloat
     """Full-length latent sequences kept as workspace."""
     latent_products: bool = False

@@ -25,7 +25,7 @@ GIB = 2.0**30
 _FLOAT32 = 4.0
 _NORMAL = NormalDist()
 _STATES = 256
-"""Sequences whose states are reserved; for more the engines use cache space."""
+"""Sequences whose states, other than recurrent ones, are set aside."""
 TOO_CLOSE = 0.1
 """Odds below which (9 to 1 either way) the plan is too close to call."""
 
@@ -210,6 +210,32 @@ def _kv_token_bytes(server: SimulatedServer) -> float:
     return per_token / server.pipeline_parallel / server.context_parallel
 
 
+def _recurrent_bytes(server: SimulatedServer) -> float:
+    """Return the bytes of a running sequence's recurrent states, in each of the engine's slots and
+    once more per drafted token."""
+    rank = server.tensor_parallel, server.coefficients.state_element_bytes
+    slots = server.coefficients.state_slots + server.speculative_tokens
+    recurrent = state_bytes(server.architecture, *rank, recurrent=True)
+    return slots * recurrent / server.pipeline_parallel
+
+
+def sequence_tokens(server: SimulatedServer) -> float:
+    """Return the tokens of the pool whose place a running sequence's recurrent states take."""
+    if server.coefficients.state_share:
+        return 0.0
+    return _recurrent_bytes(server) / _kv_token_bytes(server)
+
+
+def most_running(server: SimulatedServer, capacity: float) -> int:
+    """Return the most sequences of a replica: the engine's limit, or those that have a place in the
+    states' own pool, beside one of this capacity for tokens."""
+    share, recurrent = server.coefficients.state_share, _recurrent_bytes(server)
+    if not share or not recurrent:
+        return server.running_limit
+    states = capacity * _kv_token_bytes(server) * share / (1 - share)
+    return max(1, min(server.running_limit, int(states / recurrent)))
+
+
 def plan_memory(server: SimulatedServer) -> MemoryPlan:
     """Plan the memory of one GPU; all GPUs of a server are alike."""
     a, c, hardware = server.architecture, server.coefficients, server.hardware
@@ -239,13 +265,15 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         kv_cache = spare * fraction
         cache_sigma = spare_sigma = activation_sigma + share * (communication + graphs)
     if kv_cache > 0:
-        # States of the running sequences, and one more of linear attention per drafted token.
+        # Recurrent states have a share of their own, or one sequence at least has its own. Other
+        # states are set aside for the running sequences.
         rank = server.tensor_parallel, c.state_element_bytes
-        state, drafted = state_bytes(a, *rank), state_bytes(a, *rank, recurrent=True)
-        state += server.speculative_tokens * drafted
-        state += c.window_further_rows * window_row_bytes(a)
-        sequences = min(server.running_limit, _STATES)
-        kv_cache -= min(kv_cache / 2, sequences * state / server.pipeline_parallel)
+        other = state_bytes(a, *rank) - state_bytes(a, *rank, recurrent=True)
+        other += c.window_further_rows * window_row_bytes(a)
+        recurrent = _recurrent_bytes(server)
+        taken = min(server.running_limit, _STATES) * other / server.pipeline_parallel
+        taken += c.state_share * kv_cache if c.state_share and recurrent else recurrent
+        kv_cache -= min(kv_cache / 2, taken)
     kv_token = _kv_token_bytes(server)
     blocks = int(max(0.0, kv_cache) / kv_token) // server.block_tokens
     capacity = blocks * server.block_tokens

@@ -20,6 +20,7 @@ import numpy as np
 from autotune.base.arrays import Floats, Ints
 from autotune.load.requests import Requests, Segment, prompt_segments
 
+from .memory import most_running, sequence_tokens
 from .server import SimulatedServer
 
 Blocks = Mapping[int, Sequence[int]]
@@ -297,6 +298,7 @@ class Replica:
         self._full = False  # nothing can be admitted before something leaves
         self.running = self.in_flight = self.prompt_tokens = 0
         self.used = 0.0
+        self._states, self._most = sequence_tokens(server), most_running(server, capacity)
         self.share = server.reserve_share
         self._least_share = self.share * self._c.reserve_least
         self._fall = (self.share - self._least_share) / self._c.reserve_steps
@@ -304,6 +306,9 @@ class Replica:
 
     def _blocks(self, tokens: float) -> float:
         return float(math.ceil(tokens / self._block - 1e-9) * self._block)
+
+    def _held(self, request: int) -> float:
+        return self._blocks(float(self._sequences.context[request])) + self._states
 
     def add(self, request: int) -> None:
         self.waiting.append(request)
@@ -362,7 +367,7 @@ class Replica:
         if not self.admits:
             return False
         busy = self.in_flight - len(self.waiting)
-        if busy >= self._server.running_limit:
+        if busy >= self._most:
             self._full = True
             return False
         request = self.waiting[0]
@@ -379,6 +384,7 @@ class Replica:
         promised = self._c.reserve_new * min(output, self._c.reserve_clip or math.inf)
         if self._c.reserve_share >= 1:
             promised = self._blocks(own + output + self._server.tokens_per_step) - held
+        held += self._states
         self._cache.hold(request)
         missing = (
             self.used + held + taken + sum(self._promised.values()) + promised - self._admissible
@@ -428,7 +434,7 @@ class Replica:
         self._forget(request)
 
     def _release(self, request: int) -> None:
-        self.used -= self._blocks(float(self._sequences.context[request]))
+        self.used -= self._held(request)
         self.running -= 1
         self._full = False
         self._cache.release(request)
@@ -447,7 +453,7 @@ class Replica:
             self._release(request)
         elif filling is not None:
             self._filling.remove(filling)
-            self.used -= self._blocks(float(self._sequences.context[request]))
+            self.used -= self._held(request)
             del self._promised[request]
             self._cache.release(request)
         else:

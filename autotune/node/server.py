@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from autotune.engines import Knobs, Library, Scalar
+from autotune.engines.cards import state_in_tokens
 from autotune.engines.entry import first_for
 from autotune.engines.expression import evaluate, names
 from autotune.engines.layers import BF16
@@ -196,8 +197,15 @@ class SimulatedServer:
     @cached_property
     def block_tokens(self) -> int:
         """Return the tokens per block of the KV pool; ranks that share a context split it."""
+        c = self.coefficients
         tokens = self._count("block_size", 0) or self._count("tokens_per_block", 0)
-        return (tokens or self.coefficients.block_tokens) * self.context_parallel
+        tokens = tokens or c.block_tokens
+        if unit := c.state_block_unit:
+            rank = self.tensor_parallel, c.state_element_bytes
+            least = state_in_tokens(self.architecture, self.kv_type, *rank)
+            unit = max(tokens, unit * self.setup.model.latent_attention)
+            tokens = max(tokens, math.ceil(least / unit) * unit)
+        return tokens * self.context_parallel
 
     @cached_property
     def reserve_share(self) -> float:

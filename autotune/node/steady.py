@@ -44,7 +44,7 @@ from autotune.load.workloads import Workload
 
 from .calibration import Calibration, Factor, ServerSetup, coefficients_of, packaged_calibration
 from .coefficients import Coefficients
-from .memory import plan_memory, startup_s
+from .memory import most_running, plan_memory, sequence_tokens, startup_s
 from .replica import Chunk
 from .scheduling import Batches, Chunks
 from .server import RecordedKnobs, SimulatedServer
@@ -411,6 +411,7 @@ def sequences_held(server: SimulatedServer, load: LoadSummary, capacity: int) ->
         left = min(load.running_tokens - load.read, c.reserve_clip or math.inf)
         each = load.running_tokens + server.reserve_share * c.reserve_least * left
     each = max(float(server.block_tokens), each + server.block_tokens / 2 - shared)
+    each += sequence_tokens(server)
     return max(1, int(capacity * (1 - c.watermark) / each)) * server.data_parallel
 
 
@@ -601,7 +602,8 @@ class SteadyNode:
         server = self._server(knobs, engine, version)
         if server.gpus > server.setup.gpus:
             return LEAST_ODDS, "length", 0.0, ()
-        plan, limit = plan_memory(server), server.running_limit * server.data_parallel
+        plan = plan_memory(server)
+        limit = most_running(server, plan.capacity_tokens) * server.data_parallel
         running = []
         for load in self._loads:
             load = load.share(server)

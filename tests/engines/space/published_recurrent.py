@@ -72,6 +72,23 @@ NEMOTRON_H_8B = {
     "mamba_num_heads": 128,
     "max_position_embeddings": 8192,
 }
+_MXFP4_EXPERTS = {
+    "quant_method": "compressed-tensors",
+    "format": "mxfp4-pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "input_activations": None,
+            "weights": {"num_bits": 4, "type": "float", "group_size": 32, "strategy": "group"},
+        }
+    },
+    "ignore": [
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
+        "re:.*lm_head.*",
+    ],
+}
 KIMI_K3: dict[str, Any] = {
     "architectures": ["KimiK3ForConditionalGeneration"],
     "model_type": "kimi_k3",
@@ -108,11 +125,13 @@ KIMI_K3: dict[str, Any] = {
         "max_position_embeddings": 1048576,
         "tie_word_embeddings": False,
         "dtype": "bfloat16",
+        "quantization_config": _MXFP4_EXPERTS,
     },
 }
 KIMI_LINEAR: dict[str, Any] = {
     "architectures": ["KimiLinearForCausalLM"],
     **KIMI_K3["text_config"],
+    "quantization_config": None,
     "num_hidden_layers": 27,
     "hidden_size": 2304,
     "num_attention_heads": 32,

@@ -176,3 +176,28 @@ def test_ranks_that_do_not_divide_the_states_are_refused(
             for ranks in (8, 16)
         ]
         assert ["state-heads-not-divisible" in rules for rules in broken] == refused
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks", "gigabytes"),
+    [
+        # Bytes of a rank's weights by vLLM 0.32's classes on the meta device, routers included.
+        (NEMOTRON_NANO, 1, 63.156),
+        (NEMOTRON_NANO, 8, 7.915),
+        (NEMOTRON_ULTRA, 1, 1098.618),
+        (NEMOTRON_ULTRA, 8, 140.538),
+        (NEMOTRON_H_8B, 8, 2.026),
+        (QWEN3_NEXT, 8, 20.026),
+        (GRANITE_H_SMALL, 2, 32.257),
+        (GRANITE_H_SMALL, 8, 8.139),
+        (LFM2_MOE, 8, 2.088),
+        # The checkpoint's files.
+        (KIMI_K3, 1, 1560),
+    ],
+)
+def test_a_rank_holds_the_weights_that_vllm_creates(
+    tmp_path: Path, config: dict[str, Any], ranks: int, gigabytes: float
+) -> None:
+    a = card(tmp_path, config).architecture
+    held = weight_bytes_per_gpu(a, ranks, ranks, 1, mtp=False) / 1e9
+    assert held == pytest.approx(gigabytes, rel=0.01)
