@@ -8,6 +8,7 @@ is `unpredicted`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,8 @@ def _architecture(config: ConfigJson) -> Architecture:
     layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
     if layers > MOST_LAYERS:
         config.refuse(f"num_hidden_layers is {layers}; a number up to {MOST_LAYERS:,} is needed")
+    if config.get("block_auto_adjust_ff_dim"):
+        figures["intermediate_size"] = _adjusted(config, figures["intermediate_size"])
     figures["mtp_layers"] = figures["mtp_layers"] or _unnamed_drafts(config, layers)
     if heads > hidden:
         config.refuse(f"num_attention_heads is {heads}, more than hidden_size, {hidden}")
@@ -152,6 +155,13 @@ def _vision_heads(config: ConfigJson) -> int:
     return ConfigJson(config.path, vision).number(
         *facts().figures["vision"]["heads"], default=usual
     )
+
+
+def _adjusted(config: ConfigJson, width: int) -> int:
+    """Return LFM2's width of a feed-forward part: two thirds of the file's, in whole multiples."""
+    factor, unit = config.get("block_ffn_dim_multiplier"), config.number("block_multiple_of")
+    factor = factor if isinstance(factor, int | float) and 0 < factor < 2**31 else 1
+    return math.ceil(2 * width // 3 * factor / (unit or 1)) * (unit or 1)
 
 
 def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) -> dict[str, int]:

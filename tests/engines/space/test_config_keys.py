@@ -54,6 +54,20 @@ TRINITY_MINI = {
     "num_shared_experts": 1,
     "vocab_size": 200192,
 }
+LFM2 = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "model_type": "lfm2",
+    "block_ff_dim": 12288,
+    "conv_L_cache": 3,
+    "hidden_size": 2048,
+    "layer_types": [
+        "full_attention" if layer in (2, 5, 8, 10, 12, 14) else "conv" for layer in range(16)
+    ],
+    "max_position_embeddings": 128000,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "vocab_size": 65536,
+}
 DBRX = {
     "architectures": ["DbrxForCausalLM"],
     "model_type": "dbrx",
@@ -79,8 +93,9 @@ def described(folder: Path, config: dict[str, Any]) -> Architecture:
         (AFM, 4_619_184_640),
         (TRINITY_MINI, 26_123_974_400),
         (DBRX, 131_600_000_000),  # as its model card says
+        (LFM2, 1_170_340_608),  # the checkpoint's
     ],
-    ids=["apertus", "arcee", "afmoe", "dbrx"],
+    ids=["apertus", "arcee", "afmoe", "dbrx", "lfm2"],
 )
 def test_feed_forward_parts_are_those_of_the_class(
     tmp_path: Path, config: dict[str, Any], parameters: int
