@@ -110,8 +110,6 @@ class StateSpace(RecurrentGroup):
     """Mamba-2 (arXiv:2405.21060)."""
 
     mixer: Literal["state_space"] = "state_space"
-    module: str = "mixer"
-    """Name of the part in the checkpoint."""
 
     @property
     def cut_heads(self) -> tuple[int, int]:
@@ -121,12 +119,12 @@ class StateSpace(RecurrentGroup):
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
         values = self.value_heads * self.head_dim
         shared = 2 * self.key_heads * self.key_width
-        name = f"{self.module}.in_proj"
+        name = "mamba.in_proj"
         return (
             # Values, their gate and a time step per head; B and C of each group.
             self._projection(name, hidden_size * (2 * values + self.value_heads)),
             Projection(name, hidden_size * shared, self.key_heads),
-            self._projection(f"{self.module}.out_proj", hidden_size * values),
+            self._projection("mamba.out_proj", hidden_size * values),
         )
 
     @property

@@ -139,6 +139,7 @@ class ConfigFacts(Entry):
     plain_feed_forward: list[str]
     gated_attention: list[str]
     mixers: dict[str, str]
+    beside_attention: dict[str, str]
     state_types: dict[str, float]
     experts_beside_dense: list[str]
     mtp_without_experts: list[str]

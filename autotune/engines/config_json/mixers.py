@@ -39,6 +39,8 @@ def _words(config: ConfigJson, layers: int) -> list[str]:
     for key in ("layers_block_type", "layer_types"):
         if words := config.per_layer(key, layers):
             return [str(word) for word in words]
+    if word := facts().beside_attention.get(str(config.get("model_type"))):
+        return [word] * layers
     every = config.number("full_attention_interval", default=1)
     words = ["linear_attention" if n % every else _ATTENTION for n in range(1, layers + 1)]
     return words if every > 1 else []
@@ -57,8 +59,8 @@ def _alone(words: Sequence[str]) -> bool:
 
 
 def listed_groups(config: ConfigJson, words: Sequence[str], attention: Mapping[str, Any]) -> Listed:
-    """Describe the layers that the model's figures of `attention` do not; with mixers alone also
-    those that they do, last.
+    """Describe the layers that the model's figures of `attention` do not; with mixers alone, or two
+    in each layer, also those that they do, last.
 
     Raises `NotPredicted` without one of their figures.
     """
@@ -71,6 +73,10 @@ def listed_groups(config: ConfigJson, words: Sequence[str], attention: Mapping[s
             figures["feed_forward"] = False
         if having:
             listed.append(({**figures, "layers": len(having)}, having))
+    if config.get("model_type") in facts().beside_attention:
+        every = [*range(len(words))]
+        both = {"mixer": _ATTENTION, **attention, "feed_forward": False, "layers": len(every)}
+        listed.append((both, every))
     return listed
 
 

@@ -109,6 +109,7 @@ def _architecture(config: ConfigJson) -> Architecture:
     no_gate = config.get("model_type") in facts().plain_feed_forward
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
+        "intermediate_size": _dense_width(config, figures["intermediate_size"]),
         "mtp_experts": config.get("model_type") not in facts().mtp_without_experts,
         "gated_attention": _gated(config, words),
         "indexer": None if any("ratio" in one for one, _ in listed) else _indexer(config, layers),
@@ -116,6 +117,8 @@ def _architecture(config: ConfigJson) -> Architecture:
         "vision_heads": _vision_heads(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         "layer_groups": [group for group, _ in listed],
+        # Layers with two mixers count twice.
+        "layers": max(layers, sum(len(having) for _, having in listed)),
         **_sliding(config, windowed),
         **_feed_forward(config, figures["experts"], feed_forward),
     }
@@ -131,6 +134,15 @@ def _architecture(config: ConfigJson) -> Architecture:
     ]
     stored = precision(config, mixers, with_experts, mtp=figures["mtp_layers"] > 0)
     return Architecture(**figures, **stored)
+
+
+def _dense_width(config: ConfigJson, width: int) -> int:
+    """Return the width of a dense part; LFM2's is two thirds of the figure, in whole multiples."""
+    if not config.get("block_auto_adjust_ff_dim"):
+        return width
+    multiple = config.number("block_multiple_of", default=1)
+    width = int((config.get("block_ffn_dim_multiplier") or 1) * (2 * width // 3))
+    return -(-width // multiple) * multiple
 
 
 def _unnamed_drafts(config: ConfigJson, layers: int) -> int:

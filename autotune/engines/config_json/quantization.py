@@ -13,14 +13,14 @@ from .keys import ConfigJson, JsonObject, facts, read_json
 
 _PREFIXES = (
     *("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
-    *("backbone.layers.", "layers."),
+    "layers.",
 )
 _DRAFT = "mtp.layers.0."
 _EXPERT = (
     "mlp.experts.0.gate_proj",
     "block_sparse_moe.experts.0.w1",
     "feed_forward.experts.gate_up_proj",
-    "mixer.experts.0.up_proj",
+    "mlp.experts.0.up_proj",
     "ffn.experts.0.w1",
 )
 _SHARED = (
@@ -28,10 +28,10 @@ _SHARED = (
     "mlp.shared_expert.gate_proj",
     "feed_forward.shared_expert.gate_proj",
     "block_sparse_moe.shared_experts.gate_proj",
-    "mixer.shared_experts.up_proj",
+    "mlp.shared_experts.up_proj",
     "ffn.shared_experts.w1",
 )
-_DENSE = ("mlp.gate_proj", "feed_forward.gate_proj", "mixer.up_proj")
+_DENSE = ("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj")
 Names = Sequence[str]
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
 _IGNORED_BY_FP8 = ("modules_to_not_convert", "ignored_layers")
@@ -62,6 +62,8 @@ class _Checkpoint:
     def scheme(self, layer: int, names: Names) -> Scheme | None:
         """Find the scheme of a module with one or more names; None: it is not quantised."""
         full = [f"{prefix}{layer}.{name}" for name in names for prefix in _PREFIXES]
+        # Nemotron-H has one name for whatever a layer is.
+        full += [f"backbone.layers.{layer}.mixer.{name.partition('.')[2]}" for name in names]
         full += [f"{_DRAFT}{name}" for name in names if layer == self.layers]
         if self.ignored and any(self.ignored.match(name) for name in full):
             return None

@@ -3,7 +3,7 @@
 Sources: ``https://huggingface.co/<name>/blob/main/config.json``; parameters from model cards and
 reports: Nemotron 3 (https://research.nvidia.com/labs/nemotron, Nano 31,577,937,344 by its files),
 Kimi K3 (model card: 2.8T, 104B activated), Qwen3-Next (model card), Granite 4.0 (model card),
-Nemotron-H (arXiv:2504.03624), LFM2 (model card).
+Nemotron-H (arXiv:2504.03624), LFM2 (model card), Falcon-H1 (arXiv:2507.22448).
 """
 
 from __future__ import annotations
@@ -215,6 +215,37 @@ LFM2_MOE: dict[str, Any] = {
     "max_position_embeddings": 128000,
     "tie_word_embeddings": True,
 }
+LFM2 = {
+    **{key: value for key, value in LFM2_MOE.items() if "expert" not in key and "moe" not in key},
+    "architectures": ["Lfm2ForCausalLM"],
+    "model_type": "lfm2",
+    "num_hidden_layers": 16,
+    "layer_types": ["conv"] * 10 + ["full_attention"] * 6,
+    "intermediate_size": 12288,
+    "block_auto_adjust_ff_dim": True,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 256,
+}
+FALCON_H1: dict[str, Any] = {
+    "architectures": ["FalconH1ForCausalLM"],
+    "model_type": "falcon_h1",
+    "num_hidden_layers": 72,
+    "hidden_size": 5120,
+    "vocab_size": 261120,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 21504,
+    "mamba_d_ssm": 4096,
+    "mamba_n_heads": 32,
+    "mamba_d_head": 128,
+    "mamba_d_state": 256,
+    "mamba_n_groups": 2,
+    "mamba_d_conv": 4,
+    "mamba_chunk_size": 256,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+}
 RECURRENT: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (NEMOTRON_NANO, 31.6, 3.2),
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": (NEMOTRON_SUPER, 120, 12),
@@ -224,4 +255,6 @@ RECURRENT: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "Qwen/Qwen3-Next-80B-A3B-Instruct": (QWEN3_NEXT, 80, None),
     "ibm-granite/granite-4.0-h-small": (GRANITE_H_SMALL, 32, 9),
     "LiquidAI/LFM2-8B-A1B": (LFM2_MOE, 8.3, None),
+    "LiquidAI/LFM2-1.2B": (LFM2, 1.17, None),
+    "tiiuae/Falcon-H1-34B-Instruct": (FALCON_H1, 33.6, None),
 }
