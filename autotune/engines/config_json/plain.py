@@ -86,4 +86,6 @@ def _checkpoint_gb(config: ConfigJson) -> float:
         size = metadata.get("total_size") if isinstance(metadata, dict) else None
         if isinstance(size, int | float) and 0 < size < 2**63:
             return size / 1e9
-    return sum(one.stat().st_size for one in folder.glob("*.safetensors")) / 1e9
+    # Beside these some have the same weights again, in their makers' form.
+    files = [*folder.glob("model*.safetensors")] or folder.glob("*.safetensors")
+    return sum(one.stat().st_size for one in files) / 1e9

@@ -345,6 +345,7 @@ def test_a_decoder_with_an_unknown_part_is_read_and_says_why_it_is_not_predicted
     assert (a.context_limit, a.checkpoint_gb) == (131072, 0)
     (tmp_path / "model-1.safetensors").write_bytes(bytes(2000))
     (tmp_path / "model-2.safetensors").write_bytes(bytes(1000))
+    (tmp_path / "consolidated.safetensors").write_bytes(bytes(3000))
     assert LIBRARY.model(str(tmp_path)).weights_gb == 3e-6
     index = {"metadata": {"total_size": 99_000_000_000}, "weight_map": {}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
