@@ -35,14 +35,15 @@ OF_AMD = {"aiter": ("amd-aiter", "0.1.20")}
 
 class _Kind(type):
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Nothing
+        return _named(cls, name)
 
     def __or__(cls, other: Any) -> Any:
         return object
 
     __ror__ = __or__
+
+    def __getitem__(cls, item: Any) -> Any:
+        return cls
 
 
 class Nothing(metaclass=_Kind):
@@ -53,6 +54,9 @@ class Nothing(metaclass=_Kind):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return args[0] if len(args) == 1 and callable(args[0]) else Nothing()
 
+    def __iter__(self) -> Any:
+        return iter(())
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -61,9 +65,16 @@ class Nothing(metaclass=_Kind):
 
 class _Module(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Nothing
+        return _named(self, name)
+
+
+def _named(owner: Any, name: str) -> Any:
+    """One thing for each name, which differs from those of other names."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    thing = _Kind(name, (Nothing,), {})
+    setattr(owner, name, thing)
+    return thing
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -16,9 +16,11 @@ import io
 import json
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,28 +69,39 @@ def verdict(ask: Ask, argv: list[str], env: dict[str, str]) -> dict[str, Any]:
         except SystemExit:
             return {"refused": text.getvalue().strip().splitlines()[-1:]}
         except BaseException as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            told = f"{type(error).__name__}: {error}"[:600]
-            return {"refused": [told, f"{Path(where.filename).name}:{where.lineno} {where.line}"]}
+            return refusal(error)
 
 
-def in_a_fork(node: gpus.Node, ask: Ask, command: dict[str, Any]) -> str:
-    """The verdict as JSON, from a process that begins where this one is."""
+def refusal(error: BaseException) -> dict[str, Any]:
+    """An engine's words, and the line that has them."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    told = f"{type(error).__name__}: {error}"[:600]
+    return {"refused": [told, f"{Path(where.filename).name}:{where.lineno} {where.line}"]}
+
+
+def in_a_fork(work: Callable[[], dict[str, Any]], seconds: int = 0) -> str:
+    """What some work gives, as JSON, from a process that begins where this one is and ends after
+    some seconds; 0: when it is done."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
+        signal.alarm(seconds)
         try:
-            node.gpus = command["gpus"]
-            answer = json.dumps(verdict(ask, command["argv"], command["env"]), default=str)
+            try:
+                answer = work()
+            except BaseException as error:
+                answer = refusal(error)
             with os.fdopen(writing, "w") as out:
-                out.write(answer)
+                out.write(json.dumps(answer, default=str))
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
         answer = pipe.read()
     _, status = os.waitpid(child, 0)
+    if status == signal.SIGALRM:
+        return json.dumps({"slow": seconds})
     return answer or json.dumps({"refused": [f"died with status {status}"]})
 
 
@@ -116,9 +129,11 @@ def main() -> None:
     print(json.dumps({}), file=out, flush=True)
     for line in sys.stdin:
         command = json.loads(line)
-        answer = (
-            warm_up(ask, command["warm"]) if "warm" in command else in_a_fork(node, ask, command)
-        )
+        if "warm" in command:
+            answer = warm_up(ask, command["warm"])
+        else:
+            node.gpus = command["gpus"]
+            answer = in_a_fork(partial(verdict, ask, command["argv"], command["env"]))
         print(answer, file=out, flush=True)
 
 

