@@ -132,6 +132,8 @@ class Behaviour(Entry):
     window_further_rows: NonNegativeInt = 0
     """Tokens that compressed attention keeps uncompressed per running sequence beyond its window
     and a block; the states that go with them in the same unit."""
+    window_rows_of_prompts: NonNegativeFloat = 0
+    """The same for each prompt token of a step, until it is compressed."""
     state_block_unit: NonNegativeInt = 0
     """Tokens of latent attention of which blocks are multiples, in an engine whose blocks hold a
     recurrent layer's state too; 0: states are kept elsewhere."""

@@ -219,11 +219,22 @@ def _recurrent_bytes(server: SimulatedServer) -> float:
     return slots * recurrent / server.pipeline_parallel
 
 
+def _window_bytes(server: SimulatedServer) -> float:
+    """Return the bytes of a running sequence's uncompressed tokens."""
+    a, c = server.architecture, server.coefficients
+    rank = server.tensor_parallel, c.state_element_bytes
+    window = state_bytes(a, *rank) - state_bytes(a, *rank, recurrent=True)
+    window += c.window_further_rows * window_row_bytes(a)
+    return window / server.pipeline_parallel
+
+
 def sequence_tokens(server: SimulatedServer) -> float:
-    """Return the tokens of the pool whose place a running sequence's recurrent states take."""
-    if server.coefficients.state_share:
-        return 0.0
-    return _recurrent_bytes(server) / _kv_token_bytes(server)
+    """Return the tokens of the pool whose place a running sequence's states take."""
+    c = server.coefficients
+    taken = 0.0 if c.state_share else _recurrent_bytes(server)
+    if c.state_block_unit:
+        taken += _window_bytes(server)
+    return taken / _kv_token_bytes(server)
 
 
 def most_running(server: SimulatedServer, capacity: float) -> int:
@@ -265,14 +276,14 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         kv_cache = spare * fraction
         cache_sigma = spare_sigma = activation_sigma + share * (communication + graphs)
     if kv_cache > 0:
-        # Recurrent states have a share of their own, or one sequence at least has its own. Other
-        # states are set aside for the running sequences.
-        rank = server.tensor_parallel, c.state_element_bytes
-        other = state_bytes(a, *rank) - state_bytes(a, *rank, recurrent=True)
-        other += c.window_further_rows * window_row_bytes(a)
+        # Recurrent states have a share of their own, or one sequence at least has its own. Windows
+        # are set aside for the running sequences where they have no place among the tokens.
         recurrent = _recurrent_bytes(server)
-        taken = min(server.running_limit, _STATES) * other / server.pipeline_parallel
-        taken += c.state_share * kv_cache if c.state_share and recurrent else recurrent
+        taken = c.state_share * kv_cache if c.state_share and recurrent else recurrent
+        sequences = 1 if c.state_block_unit else min(server.running_limit, _STATES)
+        taken += sequences * _window_bytes(server)
+        prompts = c.window_rows_of_prompts * min(server.token_budget, server.context_length)
+        taken += prompts * window_row_bytes(a) / server.pipeline_parallel
         kv_cache -= min(kv_cache / 2, taken)
     kv_token = _kv_token_bytes(server)
     blocks = int(max(0.0, kv_cache) / kv_token) // server.block_tokens

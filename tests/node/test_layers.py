@@ -10,7 +10,7 @@ import pytest
 
 from autotune.load.workloads import load_workload
 from autotune.node.calibration import ServerSetup
-from autotune.node.memory import plan_memory
+from autotune.node.memory import plan_memory, sequence_tokens
 from autotune.node.prediction_intervals import intervals
 from autotune.node.scheduling import Batches
 from autotune.node.server import SimulatedServer
@@ -20,11 +20,16 @@ from tests.node.nodes import LIBRARY
 H200 = LIBRARY.node("h200")
 
 
-def server(folder: Path, config: dict[str, Any], **knobs: Any) -> SimulatedServer:
+ENGINES = {"vllm": "0.33.0", "sglang": "0.5.23"}
+
+
+def server(
+    folder: Path, config: dict[str, Any], engine: str = "vllm", **knobs: Any
+) -> SimulatedServer:
     (folder / "config.json").write_text(json.dumps(config))
     model = LIBRARY.model(str(folder))
     knobs = {"tensor_parallel": 8, **knobs}
-    return SimulatedServer(ServerSetup("vllm", "0.33.0", knobs, model, H200, 8))
+    return SimulatedServer(ServerSetup(engine, ENGINES[engine], knobs, model, H200, 8))
 
 
 def decode_ms(one: SimulatedServer, context: float, sequences: int = 64) -> float:
@@ -61,12 +66,25 @@ def test_compressed_attention_reads_chosen_entries_and_scores_all(tmp_path: Path
     assert 0 < long - short < 0.4 * (decode_ms(v32, 128e3) - decode_ms(v32, 2e3))
 
 
-def test_a_compressed_cache_holds_more_and_states_are_reserved(tmp_path: Path) -> None:
-    plan = plan_memory(server(tmp_path, DEEPSEEK_V4_FLASH, max_running_requests=256))
-    assert plan.kv_token == 3915
-    few = plan_memory(server(tmp_path, DEEPSEEK_V4_FLASH, max_running_requests=1))
-    free = [one.kv_cache + one.activations for one in (few, plan)]
-    assert (free[0] - free[1]) / 255 == pytest.approx(18.54e6, rel=0.01)
+def test_states_of_compressed_attention_take_their_place_as_the_engines_give_it(
+    tmp_path: Path,
+) -> None:
+    """vLLM 0.32's own plan has 39,910 blocks of 256 tokens in 40 GB, of which a sequence holds 6
+    for its window and 20 for tokens that are not compressed yet. SGLang 0.5.23 sets aside 84 MB for
+    each of 256 requests (`DSV4PoolConfigurator`)."""
+    vllm = server(tmp_path, DEEPSEEK_V4_FLASH, max_batched_tokens=8192)
+    plan = plan_memory(vllm)
+    assert 40e9 / (256 * plan.kv_token) == pytest.approx(39910, rel=1e-4)
+    assert sequence_tokens(vllm) == pytest.approx(26 * 256, rel=0.005)
+    # Prompts of a step wait in blocks of 64, 4 and 8 tokens.
+    more = plan_memory(server(tmp_path, DEEPSEEK_V4_FLASH, max_batched_tokens=16384))
+    lost = plan.kv_cache + plan.activations - more.kv_cache - more.activations
+    assert lost / 8192 == pytest.approx((2 / 64 + 1 / 4 + 1 / 8) * 256 * 3915, rel=0.01)
+    few, many = (
+        plan_memory(server(tmp_path, DEEPSEEK_V4_FLASH, "sglang", max_running_requests=number))
+        for number in (1, 256)
+    )
+    assert (few.kv_cache - many.kv_cache) / 255 == pytest.approx(84e6, rel=0.01)
 
 
 def test_layers_that_nobody_measured_widen_the_interval(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from autotune.engines.cards import (
     Architecture,
     ModelCard,
     active_parameters,
+    expert_layers,
     kv_bytes_per_token,
     state_bytes,
     total_parameters,
     weight_bytes_per_gpu,
 )
 from autotune.engines.library import Library
+from tests.engines.space.published import FP8_BLOCKS
 from tests.engines.space.published_layers import (
     DEEPSEEK_V4_FLASH,
     GEMMA4_26B,
@@ -87,6 +89,27 @@ def test_weights_of_compressed_attention_are_in_the_types_of_the_checkpoint(tmp_
     nvidia = described(tmp_path, {**DEEPSEEK_V4_FLASH, "quantization_config": quantization})
     assert (nvidia.weight_bytes, nvidia.matrices_in) == (0.5625, "fp4")
     assert nvidia.attention_weight_bytes == 1.0
+
+
+@pytest.mark.parametrize(
+    ("config", "whole", "cut"),
+    [
+        (DEEPSEEK_V4_FLASH, 156.006, 20.645),
+        ({**MIMO_V2_FLASH, "quantization_config": FP8_BLOCKS}, 310.252, 38.961),
+        (GEMMA4_26B, 50.495, 6.354),
+    ],
+    ids=["DeepSeek-V4-Flash", "MiMo-V2-Flash", "gemma-4-26B-A4B"],
+)
+def test_a_rank_has_the_bytes_that_the_engine_counts(
+    tmp_path: Path, config: dict[str, Any], whole: float, cut: float
+) -> None:
+    """GB of parameters of vLLM 0.32's own model class on the meta device at TP 1 and 8, without
+    vision parts. Routers are in bf16 on every rank."""
+    a = described(tmp_path, config)
+    router = a.experts * a.hidden_size * 2 * expert_layers(a)
+    for ranks, gigabytes in ((1, whole), (8, cut)):
+        counted = weight_bytes_per_gpu(a, ranks, ranks, 1, mtp=False) + router
+        assert counted / 1e9 == pytest.approx(gigabytes, rel=0.003)
 
 
 def test_a_file_that_transformers_saved_is_the_same_model(tmp_path: Path) -> None:
