@@ -11,9 +11,9 @@ from itertools import product
 
 import pytest
 
+from autotune.engines.context import unsuited
 from autotune.engines.engine import accepted
 from autotune.engines.enumeration import enumerate_engine
-from autotune.engines.expression import evaluate
 from autotune.engines.registry import engine, names
 from tests.engines.settings import LIBRARY, NODES, R1, V32, context
 
@@ -33,7 +33,7 @@ def settings() -> list[tuple[str, str, str, str]]:
             # model has.
             if (version == card.newest) == (model in (V32, R1)):
                 continue
-            if all(evaluate(need.expect, judged.scope({})) for need in card.requires):
+            if unsuited(card, judged) is None:
                 found.append((name, version, model, node))
     return found
 
