@@ -189,9 +189,7 @@ def compare(
 ) -> Resolved:
     """Compare the running settings with the requested ones; the caller adds the source."""
     differs = {
-        n: (v, got.knobs[n])
-        for n, v in asked.knobs.items()
-        if _as_spelt(got.knobs[n], v) != v and v not in engine.card.knobs[n].words
+        n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v
     }
     notes = {name: _note(engine, name, asked, context, (command, got)) for name in differs}
     return Resolved(got.fingerprint, differs, notes=notes)
@@ -239,7 +237,7 @@ def _note(
         # This default depends on knobs that the engine changed.
         return f"{ran}, but {_code(name, wanted)} was requested"
     setting = engine.setting(name, asked, context, command)
-    if not setting and wanted in _LEFT:
+    if wanted in knob.words or (not setting and wanted in _LEFT):
         return f"{ran}, its own choice"
     if not setting and wanted == default_of(knob, context.scope(asked.knobs), context.version):
         return f"{ran} by itself, but {_code(name, wanted)} was expected"

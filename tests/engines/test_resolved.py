@@ -98,6 +98,16 @@ def made_of(name: str, version: str, said: dict[str, Any], **knobs: Any) -> Reso
     return compare(kind, asked, context, command, parse_reported(kind, asked, context, said)[1])
 
 
+def test_a_context_that_was_left_to_the_engine_is_what_it_fitted() -> None:
+    """The line of a vLLM 0.32 on a CPU: "Auto-fit max_model_len: reduced from … to 130944"."""
+    said = {"fitted": {"max_model_len": "130944"}, "config": {"max_seq_len": 163840}}
+    resolved = made_of("vllm", "0.32.0", said, context_length="auto")
+    assert resolved.differs == {"context_length": ("auto", 130944)}
+    assert resolved.notes == {
+        "context_length": "vLLM ran with `context_length=130944`, its own choice"
+    }
+
+
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm"])
 @pytest.mark.parametrize(
     "said",
