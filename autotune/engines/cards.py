@@ -31,7 +31,14 @@ from .layers import (
     NoMixer,
     Projection,
 )
-from .recurrent import DeltaNet, KimiDelta, RecurrentGroup, ShortConvolution, StateSpace
+from .recurrent import (
+    DeltaNet,
+    KimiDelta,
+    RecurrentGroup,
+    SelectiveScan,
+    ShortConvolution,
+    StateSpace,
+)
 from .schema import Addition
 
 MatrixType = Literal["bf16", "fp8", "fp4"]
@@ -44,6 +51,7 @@ AnyGroup = Annotated[
     | DeltaNet
     | KimiDelta
     | StateSpace
+    | SelectiveScan
     | ShortConvolution,
     Field(discriminator="mixer"),
 ]
@@ -554,6 +562,12 @@ class ModelCard(Entry):
         layer."""
         groups = (one for one in self.architecture.groups if isinstance(one, RecurrentGroup))
         return math.gcd(*(heads for group in groups for heads in group.cut_heads))
+
+    @property
+    def copies_groups(self) -> bool:
+        """Return whether ranks share one group of a state-space layer's heads."""
+        groups = self.architecture.groups
+        return any(isinstance(one, StateSpace) and one.key_heads == 1 for one in groups)
 
     @property
     def fp8_weights(self) -> bool:

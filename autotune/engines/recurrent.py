@@ -134,6 +134,37 @@ class StateSpace(RecurrentGroup):
         return 2 * self.value_heads * (self.chunk * width + 2 * self.key_width * self.head_dim)
 
 
+class SelectiveScan(LayerGroup):
+    """Mamba (arXiv:2312.00752) as Jamba has it: each channel has a state of its own, and no method
+    quantises the matrices (vLLM 0.33, models/jamba.py)."""
+
+    mixer: Literal["selective_scan"] = "selective_scan"
+    width: PositiveInt
+    """Channels."""
+    state: PositiveInt
+    """Elements of a channel's state."""
+    time_step_rank: PositiveInt
+    convolution: PositiveInt = 4
+
+    @property
+    def recurrent(self) -> bool:
+        return True
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        # Two halves in, one out; B, C and the time step from the channels, and back to them.
+        rows = 3 * hidden_size + 2 * self.state + 2 * self.time_step_rank
+        return (Projection("mamba", rows * self.width, self.width, stored_bytes=BF16),)
+
+    def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
+        each = self.state * element_bytes + (self.convolution - 1) * BF16
+        return self.width / tensor_parallel * each
+
+    @property
+    def prompt_flops(self) -> float:
+        # A state's decay, its input and its output.
+        return 6 * self.width * self.state
+
+
 class ShortConvolution(LayerGroup):
     """A gated short convolution, whose state is its last inputs (LFM2)."""
 

@@ -39,6 +39,9 @@ def _words(config: ConfigJson, layers: int) -> list[str]:
     for key in ("layers_block_type", "layer_types"):
         if words := config.per_layer(key, layers):
             return [str(word) for word in words]
+    if period := config.number("attn_layer_period"):
+        first = config.number("attn_layer_offset")
+        return [_ATTENTION if n % period == first else "selective_scan" for n in range(layers)]
     if word := facts().beside_attention.get(str(config.get("model_type"))):
         return [word] * layers
     every = config.number("full_attention_interval", default=1)
@@ -92,6 +95,8 @@ def _described(config: ConfigJson, mixer: str) -> dict[str, Any]:
     element = str(config.get("mamba_ssm_dtype") or config.get("mamba_ssm_cache_dtype"))
     if element in facts().state_types and "value_heads" in figures:
         figures["state_element_bytes"] = facts().state_types[element]
+    if "expand" in figures:
+        figures["width"] = figures.pop("expand") * config.number("hidden_size")
     if mixer == "kimi_delta":
         figures["full_rank_gate"] = bool(config.get("use_full_rank_gate"))
     return {"mixer": mixer, **figures}

@@ -109,7 +109,6 @@ def _architecture(config: ConfigJson) -> Architecture:
     no_gate = config.get("model_type") in facts().plain_feed_forward
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
-        "intermediate_size": _dense_width(config, figures["intermediate_size"]),
         "mtp_experts": config.get("model_type") not in facts().mtp_without_experts,
         "gated_attention": _gated(config, words),
         "indexer": None if any("ratio" in one for one, _ in listed) else _indexer(config, layers),
@@ -134,15 +133,6 @@ def _architecture(config: ConfigJson) -> Architecture:
     ]
     stored = precision(config, mixers, with_experts, mtp=figures["mtp_layers"] > 0)
     return Architecture(**figures, **stored)
-
-
-def _dense_width(config: ConfigJson, width: int) -> int:
-    """Return the width of a dense part; LFM2's is two thirds of the figure, in whole multiples."""
-    if not config.get("block_auto_adjust_ff_dim"):
-        return width
-    multiple = config.number("block_multiple_of", default=1)
-    width = int((config.get("block_ffn_dim_multiplier") or 1) * (2 * width // 3))
-    return -(-width // multiple) * multiple
 
 
 def _unnamed_drafts(config: ConfigJson, layers: int) -> int:
@@ -197,8 +187,8 @@ def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) ->
 
 
 def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
-    """Return the layers with experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's or Ernie's
-    rule."""
+    """Return the layers with experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's, Ernie's
+    or Jamba's rule."""
     kinds = config.per_layer("mlp_layer_types", layers)
     if kinds:
         return [kind != "dense" for kind in kinds]
@@ -208,6 +198,8 @@ def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
     chosen = config.items("moe_layers")
     if chosen:
         return [layer in chosen for layer in range(layers)]
+    if period := config.number("expert_layer_period"):
+        return [n % period == config.number("expert_layer_offset") for n in range(layers)]
     every = config.number("interleave_moe_layer_step", "decoder_sparse_step", default=1)
     only_dense = config.get("mlp_only_layers") or []
     if not isinstance(only_dense, list):

@@ -3,7 +3,8 @@
 Sources: ``https://huggingface.co/<name>/blob/main/config.json``; parameters from model cards and
 reports: Nemotron 3 (https://research.nvidia.com/labs/nemotron, Nano 31,577,937,344 by its files),
 Kimi K3 (model card: 2.8T, 104B activated), Qwen3-Next (model card), Granite 4.0 (model card),
-Nemotron-H (arXiv:2504.03624), LFM2 (model card), Falcon-H1 (arXiv:2507.22448).
+Nemotron-H (arXiv:2504.03624), LFM2 (model card), Falcon-H1 (arXiv:2507.22448),
+Jamba (arXiv:2403.19887: 52B, 12B active).
 """
 
 from __future__ import annotations
@@ -246,6 +247,28 @@ FALCON_H1: dict[str, Any] = {
     "max_position_embeddings": 262144,
     "tie_word_embeddings": False,
 }
+JAMBA: dict[str, Any] = {
+    "architectures": ["JambaForCausalLM"],
+    "model_type": "jamba",
+    "num_hidden_layers": 32,
+    "attn_layer_offset": 4,
+    "attn_layer_period": 8,
+    "expert_layer_offset": 1,
+    "expert_layer_period": 2,
+    "hidden_size": 4096,
+    "vocab_size": 65536,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "mamba_d_conv": 4,
+    "mamba_d_state": 16,
+    "mamba_dt_rank": 256,
+    "mamba_expand": 2,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+}
 RECURRENT: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (NEMOTRON_NANO, 31.6, 3.2),
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": (NEMOTRON_SUPER, 120, 12),
@@ -256,5 +279,6 @@ RECURRENT: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "ibm-granite/granite-4.0-h-small": (GRANITE_H_SMALL, 32, 9),
     "LiquidAI/LFM2-8B-A1B": (LFM2_MOE, 8.3, None),
     "LiquidAI/LFM2-1.2B": (LFM2, 1.17, None),
+    "ai21labs/Jamba-v0.1": (JAMBA, 51.6, 12),
     "tiiuae/Falcon-H1-34B-Instruct": (FALCON_H1, 33.6, None),
 }

@@ -25,6 +25,7 @@ from tests.engines.settings import failing_rules
 from tests.engines.space.published_recurrent import (
     FALCON_H1,
     GRANITE_H_SMALL,
+    JAMBA,
     KIMI_K3,
     KIMI_LINEAR,
     LFM2,
@@ -64,6 +65,8 @@ def card(folder: Path, config: dict[str, Any]) -> ModelCard:
         (GRANITE_H_SMALL, VLLM, 2, 36 * (64 * 64 * 128 * 2 + 3 * (4096 + 256) * 2)),
         (LFM2_MOE, VLLM, 2, 18 * 2 * 1024 * 2),
         (FALCON_H1, VLLM, 2, 72 * 1_063_936),
+        (JAMBA, VLLM, 1, 28 * 311_296),
+        (JAMBA, VLLM, 8, 28 * 38_912),
     ],
 )
 def test_a_sequence_takes_the_states_of_a_rank(
@@ -78,6 +81,7 @@ def test_a_sequence_takes_the_states_of_a_rank(
         (NEMOTRON_NANO, 6 * 2 * 2 * 128 * 2, 6 * 2 * 128 * 2),
         (KIMI_K3, 24 * 576 * 2, 24 * 576 * 2),
         (QWEN3_NEXT, 12 * 2 * 2 * 256 * 2, 12 * 2 * 256 * 2),
+        (JAMBA, 4 * 2 * 8 * 128 * 2, 4 * 2 * 128 * 2),
         (FALCON_H1, 72 * 2 * 4 * 128 * 2, 72 * 2 * 128 * 2),
     ],
 )
@@ -199,6 +203,7 @@ def test_ranks_that_do_not_divide_the_states_are_refused(
         (LFM2_MOE, 8, 2.088),
         (LFM2, 1, 2.341),
         (FALCON_H1, 2, 33.643),
+        (JAMBA, 8, 12.896),
         # The checkpoint's files.
         (KIMI_K3, 1, 1560),
     ],
@@ -209,3 +214,17 @@ def test_a_rank_holds_the_weights_that_vllm_creates(
     a = card(tmp_path, config).architecture
     held = weight_bytes_per_gpu(a, ranks, ranks, 1, mtp=False) / 1e9
     assert held == pytest.approx(gigabytes, rel=0.01)
+
+
+def test_sglang_does_not_copy_the_one_group_of_quantised_weights(tmp_path: Path) -> None:
+    command = "python3 -m sglang.launch_server --model-path {} --tp-size {}"
+    fp8 = {"quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}}
+    for config, ranks, refused in (
+        (GRANITE_H_SMALL, 2, False),
+        ({**GRANITE_H_SMALL, **fp8}, 1, False),
+        ({**GRANITE_H_SMALL, **fp8}, 2, True),
+        ({**NEMOTRON_NANO, **fp8}, 2, False),
+    ):
+        card(tmp_path, config)
+        broken = failing_rules(command.format(tmp_path, ranks), "0.5.23", str(tmp_path))
+        assert ("quantised-state-group-is-not-cut" in broken) == refused
