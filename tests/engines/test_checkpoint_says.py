@@ -143,6 +143,7 @@ def test_draft_layers_that_the_file_does_not_name_are_found(
         (NEXT, FP8_BLOCKS, 4, None),
         (DENSE, AWQ, 8, "shards-split-groups"),
         (DENSE, AWQ, 4, None),
+        ({**DENSE, "intermediate_size": 10944}, AWQ, 1, "shards-split-groups"),
         (DENSE, GPTQ, 8, "shards-split-groups"),
         (DENSE, {**GPTQ, "group_size": 32}, 8, None),
         (DENSE, {**GPTQ, "group_size": -1}, 8, None),

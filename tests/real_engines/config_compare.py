@@ -154,7 +154,13 @@ def _compare_model(found: Comparison, ours: Row, theirs: Row) -> None:
         _compare_layout(found, theirs, ours, ranks, layout)
     caches = theirs.get("fp8", {}).get("caches")
     if caches and "token" in ours.get("fp8", {}):
-        found.add(theirs, "fp8 cache", ours["fp8"]["token"], per_token(caches), within=0.02)
+        found.add(
+            theirs,
+            "fp8 cache",
+            ours["fp8"]["token"],
+            per_token(_cut(caches, facts["context"])),
+            within=0.02,
+        )
 
 
 def _as_ours(facts: Row) -> Row:
@@ -199,7 +205,7 @@ def _compare_layout(found: Comparison, row: Row, ours: Row, ranks: str, layout: 
     if both is None:
         return
     mine, layout = both
-    caches = layout["caches"]
+    caches = _cut(layout["caches"], row["facts"]["context"])
     found.add(row, "weights", mine["bytes"], layout["bytes"], within=0.02)
     found.add(row, "cache of a token", mine["token"], per_token(caches), within=0.02)
     held = per_sequence(caches) + state_bytes(caches)
@@ -224,7 +230,14 @@ def per_token(caches: Sequence[Row]) -> float:
 
 
 def _window(cache: Row) -> int:
+    """Tokens that a layer keeps; 0: every one."""
     return cache.get("sliding_window") or cache.get("attention_chunk_size") or 0
+
+
+def _cut(caches: Sequence[Row], context: int) -> list[Row]:
+    """Caches of which a window as long as the context is none."""
+    whole = {"sliding_window": None, "attention_chunk_size": None}
+    return [one | whole if _window(one) >= context else one for one in caches]
 
 
 def per_sequence(caches: Sequence[Row]) -> float:
