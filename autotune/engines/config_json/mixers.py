@@ -22,6 +22,13 @@ def layer_words(config: ConfigJson, layers: int) -> list[str]:
     words = _words(config, layers)
     if odd := {*words} - {*facts().mixers}:
         config.unknown(f"layers of the kind {', '.join(sorted(odd))}")
+    kinds = {facts().mixers[word] for word in words}
+    if (
+        kinds
+        and _ATTENTION not in kinds
+        and config.get("model_type") not in facts().beside_attention
+    ):
+        config.unknown("no layer with attention")
     if words and len(words) != layers:
         config.refuse(f"{len(words)} layers are listed, but there are {layers}")
     if config.number("mamba_d_state") and not words:
@@ -31,10 +38,11 @@ def layer_words(config: ConfigJson, layers: int) -> list[str]:
 
 def _words(config: ConfigJson, layers: int) -> list[str]:
     pattern, linear = config.get("hybrid_override_pattern"), config.get("linear_attn_config")
-    if isinstance(pattern, str) and pattern:
-        return list(pattern)
+    if isinstance(pattern, str | list) and pattern:
+        return [str(word) for word in pattern]
     if isinstance(linear, Mapping):
-        delta = linear.get("kda_layers") or []
+        delta = linear.get("kda_layers")
+        delta = delta if isinstance(delta, list) else []
         return ["kimi_delta" if n in delta else _ATTENTION for n in range(1, layers + 1)]
     for key in ("layers_block_type", "layer_types"):
         if words := config.per_layer(key, layers):

@@ -228,3 +228,21 @@ def test_sglang_does_not_copy_the_one_group_of_quantised_weights(tmp_path: Path)
         card(tmp_path, config)
         broken = failing_rules(command.format(tmp_path, ranks), "0.5.23", str(tmp_path))
         assert ("quantised-state-group-is-not-cut" in broken) == refused
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({**NEMOTRON_NANO, "hybrid_override_pattern": "ME" * 26}, "no layer with attention"),
+        ({**NEMOTRON_NANO, "hybrid_override_pattern": "M*X-" * 13}, "layers of the kind X"),
+        ({**NEMOTRON_NANO, "n_groups": None}, "n_groups missing"),
+        ({**KIMI_LINEAR, "linear_attn_config": {"kda_layers": [1]}}, "linear_num_value_heads"),
+        ({**GRANITE_H_SMALL, "layer_types": None}, "not listed, by mamba_d_state"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value,
+)
+def test_recurrent_layers_without_their_figures_are_not_predicted(
+    tmp_path: Path, config: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert words in LIBRARY.model(str(tmp_path)).unpredicted
