@@ -133,6 +133,8 @@ class Architecture(Entry):
     """Bytes per weight of the attention; None: as `weight_bytes`."""
     dense_weight_bytes: PositiveFloat | None = None
     """Bytes per weight of shared experts and layers without experts; None: as `weight_bytes`."""
+    head_weight_bytes: PositiveFloat = BF16
+    """Bytes per weight of the output head."""
     mtp_weight_bytes: PositiveFloat | None = None
     """Bytes per weight of the prediction layers; None: as `weight_bytes`."""
     weight_block: int = 0
@@ -375,7 +377,7 @@ def weight_bytes_per_gpu(
     """Return the bytes of weights on one GPU: experts spread over the stage, the rest over the
     attention replica.
 
-    Embedding and output head are bf16 and cut by the vocabulary. Weights that only their files tell
+    Embedding and output head are cut by the vocabulary, and bf16 but for a quantised head. Weights that only their files tell
     are shared evenly: the least that a GPU holds.
     """
     if a.checkpoint_gb:
@@ -384,7 +386,10 @@ def weight_bytes_per_gpu(
     experts = a.experts * expert * expert_layers(a) / stage_gpus
     experts *= _sharded_bytes(a, max(1, stage_gpus // expert_parallel))
     layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts
-    weights = (layers + vocabulary_elements(a) * BF16 / tensor_parallel) / pipeline
+    vocabulary = vocabulary_elements(a) * BF16
+    if not a.tied_embeddings:
+        vocabulary -= a.vocab_size * a.hidden_size * (BF16 - a.head_weight_bytes)
+    weights = (layers + vocabulary / tensor_parallel) / pipeline
     if not mtp:
         return weights
     # One more layer, and the projection of two hidden states to one.

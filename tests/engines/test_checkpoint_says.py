@@ -340,3 +340,20 @@ def test_experts_get_finer_groups_where_a_rank_would_split_them(
     grown, before = (weight_bytes_per_gpu(one, ranks, ranks, 1, mtp=False) for one in (a, plain))
     experts = 36 * 128 * 3 * 2048 * 768 / ranks
     assert (grown - before) / experts / coarse + 1 == pytest.approx(finer, rel=0.002)
+
+
+def test_a_quantised_head_and_projections_in_parts_count_with_their_bytes(tmp_path: Path) -> None:
+    """As nvidia/Qwen3.6-35B-A3B-NVFP4 lists its modules; bytes of vLLM 0.33.0's own model."""
+    fp4, fp8 = {"quant_algo": "W4A16_NVFP4", "group_size": 16}, {"quant_algo": "FP8"}
+    parts = {
+        **{f"linear_attn.{name}": fp8 for name in ("in_proj_qkv", "in_proj_z", "out_proj")},
+        **{"self_attn": fp8, "mlp.experts": fp4, "mlp.shared_expert": fp4},
+    }
+    layers = [f"model.language_model.layers.{number}" for number in range(40)]
+    listed = {f"{layer}.{part}": how for layer in layers for part, how in parts.items()}
+    listed["lm_head"] = fp4
+    mixed = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+    model = LIBRARY.model(saved(tmp_path, QWEN3_5_35B, {**mixed, "quantized_layers": listed}))
+    for ranks, size in ((1, 20825158982), (8, 2648375702)):
+        stored = weight_bytes_per_gpu(model.architecture, ranks, ranks, 1, mtp=False)
+        assert stored == pytest.approx(size, rel=0.02)

@@ -32,6 +32,11 @@ _SHARED = (
     "ffn.shared_experts.w1",
 )
 _DENSE = ("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj")
+_APART = {
+    "linear_attn.in_proj_qkvz": ("linear_attn.in_proj_qkv",),
+    "linear_attn.in_proj_ba": ("linear_attn.in_proj_b",),
+}
+"""Names where a checkpoint has a matrix in parts (Qwen3.5; joined in Qwen3-Next)."""
 Names = Sequence[str]
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
 _IGNORED_BY_FP8 = ("modules_to_not_convert", "ignored_layers")
@@ -106,7 +111,7 @@ def precision(
     names = _EXPERT if of_experts else _DENSE
     main = checkpoint.mean_bytes([(large, names, 1)])
     projections = [
-        (having, (matrix.name,), matrix.elements)
+        (having, (matrix.name, *_APART.get(matrix.name, ())), matrix.elements)
         for having, matrix in mixers
         if not matrix.stored_bytes
     ]
@@ -124,6 +129,9 @@ def precision(
         "weight_bytes": main,
         **{key: size for key, size in parts.items() if size != main},
     }
+    for named in checkpoint.schemes:
+        if named.targets and named.targets.match("lm_head"):
+            figures["head_weight_bytes"] = named.weight_bytes
     if scheme:
         figures |= {
             "weight_block": scheme.block,
