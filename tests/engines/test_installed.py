@@ -195,7 +195,7 @@ def test_where_the_parser_cannot_be_asked_the_nearest_table_stands_in_with_a_war
     spec = build_spec(replace(RUN, engine_bins=[f"vllm={there.program}"]))
     (warning,) = spec.notes
     assert "vLLM 0.20.0 did not report its options" in warning
-    assert "the bundled table of 0.13.0, the nearest one" in warning
+    assert "the bundled table of 0.19.1, the nearest one" in warning
     assert not spec.installed["vllm"].asked
     asked = there.times_asked
     prepared = prepare(spec, LIBRARY)

@@ -4,6 +4,7 @@ small wheel."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,11 @@ import pytest
 import yaml
 
 from autotune.base.errors import BadInput, MalformedFile
+from autotune.engines.engine import flag_of
 from autotune.engines.option_table import OptionTable, read_rows
 from autotune.engines.registry import engine
 from autotune.engines.schema import Option
-from tests.engines.settings import VERSIONS, shared
+from tests.engines.settings import VERSIONS, context, shared
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACES = ROOT / "search_spaces"
@@ -138,6 +140,35 @@ def test_the_newest_table_is_whole_and_others_hold_what_differs_from_the_next_ne
         for row in document["options"]:
             flag = row["flags"][0]
             assert rows[version][flag] != rows[newer].get(flag), (version, row)
+
+
+EARLIER = {"load_balance_method"}
+"""Knobs that began later than their option: its methods were others."""
+SET_BY_US = {"tensor_parallel"}
+"""Knobs whose default is not the parser's: all GPUs of the node."""
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_knobs_and_their_defaults_are_those_of_the_version_s_table(name: str, version: str) -> None:
+    kind = engine(name)
+    table, own = kind.table(version), context(version)
+    defaults = kind.default_knobs(own)
+    for knob_name, knob in kind.card.knobs.items():
+        flags = {
+            flag_of(word).partition(".")[0]
+            for addition in knob.emit
+            if addition.is_for(version)
+            for word in addition.args
+            if word.startswith("--")
+        }
+        if knob.exists_in(version):
+            assert flags <= table.flags, (knob_name, flags - table.flags)
+        elif knob_name not in EARLIER:
+            assert not flags or not flags <= table.flags, f"{knob_name} began earlier"
+        read = re.fullmatch(r"args\.(\w+)", kind.reading(knob_name, version))
+        stated = table.defaults.get(read[1]) if read else None
+        if stated is not None and knob_name not in SET_BY_US:
+            assert defaults[knob_name] == stated, knob_name
 
 
 def test_a_table_that_differs_from_an_older_one_is_refused(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_other_options_stay_and_renamed_ones_are_translated() -> None:
             f"{SGLANG} --tp-size 8 --batch-notify-size 4",
             "0.5.23",
             "0.5.3",
-            "no option for --batch-notify-size, which is in 0.5.23",
+            "no option for --batch-notify-size, which is in 0.5.12.post1 to 0.5.23",
         ),
         (
             f"{VLLM} -tp 8 --performance-mode throughput",

@@ -471,15 +471,15 @@ def test_a_version_without_a_table_is_simulated_with_a_warning(tmp_path: Path) -
         "h200",
         "--json",
         "--engine-version",
-        "0.30.0",
+        "0.31.0",
         "--",
         f"vllm serve {R1} -tp 8",
     ]
     done = autotune(*command, home=tmp_path / "home")
     assert done.code == 0, done.err
-    assert done.json["engine_version"] == "0.30.0"
+    assert done.json["engine_version"] == "0.31.0"
     assert "version" in done.json["unseen"]
-    assert "vLLM 0.30.0's flags are not bundled; using those of 0.32.0" in done.err
+    assert "vLLM 0.31.0's flags are not bundled; using those of 0.30.0" in done.err
 
 
 @pytest.mark.parametrize(

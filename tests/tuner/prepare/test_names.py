@@ -102,13 +102,13 @@ def test_a_pin_by_an_option_s_name_is_the_knob_s_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("name", "version", "near"),
     [
-        ("vllm", "0.30.0", "0.32.0"),
+        ("vllm", "0.31.0", "0.30.0"),
         ("vllm", "0.12.0", "0.11.0"),
         ("vllm", "0.7.3", "0.11.0"),
         ("vllm", "9.9", "0.33.0"),
         ("sglang", "0.5.5", "0.5.6.post2"),
         ("sglang", "0.5.8", "0.5.9"),
-        ("sglang", "0.5.20", "0.5.23"),
+        ("sglang", "0.5.21", "0.5.20"),
         ("tensorrt_llm", "1.2.1", "1.2.0"),
     ],
 )
@@ -130,14 +130,14 @@ def test_a_version_without_a_table_borrows_the_nearest_one_s(
 
 
 def test_a_study_of_a_version_without_a_table() -> None:
-    asked = prepared(replace(RUN, engines=["vllm==0.30.0"]))
-    assert [(e.name, e.version) for e in asked.spec.engines] == [("vllm", "0.30.0")]
+    asked = prepared(replace(RUN, engines=["vllm==0.25.0"]))
+    assert [(e.name, e.version) for e in asked.spec.engines] == [("vllm", "0.25.0")]
     assert asked.spec.notes[0].startswith(
-        "vLLM 0.30.0's flags are not bundled; using those of 0.32.0"
+        "vLLM 0.25.0's flags are not bundled; using those of 0.24.0"
     )
     base = asked.candidates.baseline_candidate
-    assert base.configuration.knobs["attention_backend"] == "FLASHMLA_SPARSE", (
-        "0.32's default is another"
+    assert base.configuration.knobs["attention_backend"] == "FLASH_ATTN_MLA_SPARSE", (
+        "0.24's default is another"
     )
     assert asked.command_of(base).argv[:5] == ("vllm", "serve", V32, "--tensor-parallel-size", "8")
 
@@ -198,7 +198,7 @@ def test_a_study_names_the_options_that_a_borrowed_table_lacks_and_what_was_prob
     typed = ["vllm=--enable-prefix-cachinge"]
     baseline = f"vllm serve {V32} -tp 8 --max-num-sequences 8"
     notes = build_spec(
-        replace(RUN, engines=["vllm==0.30.0"], engine_args=typed, baseline=baseline)
+        replace(RUN, engines=["vllm==0.31.0"], engine_args=typed, baseline=baseline)
     ).notes
     note = next(note for note in notes if "unchecked" in note)
     assert "they lack --enable-prefix-cachinge, --max-num-sequences" in note
