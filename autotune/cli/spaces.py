@@ -43,6 +43,8 @@ def space_show(options: RunOptions, as_json: bool) -> None:
     ]
     if unknown := unknown_parts(spec.model, ()):
         figures, lines = {"weight_gb": architecture.checkpoint_gb}, unknown
+    notes = prepared.spec.notes
+    lines += notes
     for name, row in report.items():
         lines += ["", f"{name} {row['version']}"]
         lines += _listed(row["knobs"])
@@ -56,7 +58,7 @@ def space_show(options: RunOptions, as_json: bool) -> None:
             f"  {count:>12,}  removed by {rule}: {row['reasons'][rule]}" for rule, count in removed
         ]
     lines += [f"{name}: excluded, {reason}" for name, reason in excluded.items()]
-    names = {"model": spec.model.id, "hardware": spec.hardware.name}
+    names = {"model": spec.model.id, "hardware": spec.hardware.name, "notes": notes}
     answer(as_json, {**names, "figures": figures, "engines": report, "excluded": excluded}, lines)
 
 

@@ -449,7 +449,8 @@ class Comparison:
         """Prepare the commands on a version; raises `BadInput` if one cannot be launched."""
         noise = self._spec.noise if self._at_home else self._backend.noise_by_default or 0.0
         library = library_of(spec)
-        commands, self._notes = translate_commands(self._commands, spec, 1, library, self._notify)
+        commands, notes = translate_commands(self._commands, spec, 1, library, self._notify)
+        self._notes += [*spec.notes, *notes]
         asked = Verified(study=spec.study, label=self._done.label, commands=commands)
         spec = spec.model_copy(update={"noise": noise, "verifies": asked})
         prepared = prepare(spec, library, self._notify)
@@ -612,7 +613,7 @@ class Comparison:
         changes = [self._change(command) for command in range(len(self._commands))]
         launched, verdict = _OLD in self._versions, changes[0].verdict(self._margin)
         ahead, choice = self._still_ahead(changes[0]), self._commands[0].choice
-        notes = [*self._notes, *self._broken_limits()]
+        notes = [*dict.fromkeys(self._notes), *self._broken_limits()]
         if not self._comparable:
             # The same figures have another interval on the study's own backend.
             label = self._study_launches[0].result.label.lower()

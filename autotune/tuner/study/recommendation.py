@@ -515,7 +515,8 @@ class Regression(_Value):
             across days.
         still_ahead: whether the recommended command beats the baseline on the new version; None:
             not known.
-        notes: options that were translated, and limits that are broken on the new version.
+        notes: options that were translated or borrowed, and limits that are broken on the new
+            version.
         tune_again: the command that tunes again from the study, where the recommended one is
             behind.
     """
