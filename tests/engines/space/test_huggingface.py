@@ -129,6 +129,7 @@ QUANTISATION = {
     "attention_weight_bytes",
     "dense_weight_bytes",
     "mtp_weight_bytes",
+    "head_weight_bytes",
     "matrices_in",
     "quant_method",
     "kv_cache_scheme",
