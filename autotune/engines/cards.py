@@ -10,10 +10,10 @@ out; so is the vision part of a model that has one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -179,14 +179,21 @@ class Architecture(Entry):
             )
         return self
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copy = super().model_copy(update=update, deep=deep)
+        for name in ("groups", "attention_groups"):
+            copy.__dict__.pop(name, None)
+        return copy
+
+    # Asked for in each of tens of thousands of memory plans.
+    @cached_property
     def groups(self) -> tuple[LayerGroup, ...]:
         """Return all layers, grouped by their mixers."""
         return groups_of(self)
 
-    @property
-    def attention_groups(self) -> Iterator[AttentionGroup]:
-        return (group for group in groups_of(self) if isinstance(group, AttentionGroup))
+    @cached_property
+    def attention_groups(self) -> tuple[AttentionGroup, ...]:
+        return tuple(group for group in self.groups if isinstance(group, AttentionGroup))
 
     @property
     def residual_width(self) -> int:
@@ -206,7 +213,6 @@ class Architecture(Entry):
         return "fp8" if kind == "fp4" and weight_bytes >= 1.0 else kind
 
 
-@lru_cache
 def groups_of(a: Architecture) -> tuple[LayerGroup, ...]:
     """Translate the keys of attention to groups; the listed ones follow."""
     full = a.layers - a.sliding_layers - sum(group.layers for group in a.layer_groups)

@@ -222,10 +222,12 @@ def _recurrent_bytes(server: SimulatedServer) -> float:
 def _window_bytes(server: SimulatedServer) -> float:
     """Return the bytes of a running sequence's uncompressed tokens."""
     a, c = server.architecture, server.coefficients
+    row = window_row_bytes(a)
+    if not row:
+        return 0.0
     rank = server.tensor_parallel, c.state_element_bytes
     window = state_bytes(a, *rank) - state_bytes(a, *rank, recurrent=True)
-    window += c.window_further_rows * window_row_bytes(a)
-    return window / server.pipeline_parallel
+    return (window + c.window_further_rows * row) / server.pipeline_parallel
 
 
 def sequence_tokens(server: SimulatedServer) -> float:
