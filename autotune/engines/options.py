@@ -200,9 +200,8 @@ def check_readings(file: Path, kind: Engine) -> None:
             if unknown:
                 near = difflib.get_close_matches(unknown[0], known, n=1)
                 meant = f"; did you mean args.{near[0]}?" if near else ""
-                problem = (
-                    f"args.{unknown[0]} is no option of {card.title} {', '.join(versions)}{meant}"
-                )
+                span = " to ".join(dict.fromkeys([versions[0], versions[-1]]))
+                problem = f"args.{unknown[0]} is no option of {card.title} {span}{meant}"
                 raise MalformedFile(
                     file, problem, line_of(file, ("knobs", name, "read", number, "value"))
                 )
