@@ -125,11 +125,7 @@ def test_a_shipped_card_says_what_the_config_says(tmp_path: Path, card: Any) -> 
 OTHER_CLASSES = {"MiniMaxAI/MiniMax-M3", "stepfun-ai/Step-3.7-Flash"}
 """Of these the collected files have classes of their own; the cards have the engines'."""
 QUANTISATION = {
-    "weight_bytes",
-    "attention_weight_bytes",
-    "dense_weight_bytes",
-    "mtp_weight_bytes",
-    "head_weight_bytes",
+    *(name for name in Architecture.model_fields if name.endswith("weight_bytes")),
     "matrices_in",
     "quant_method",
     "kv_cache_scheme",
