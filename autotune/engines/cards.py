@@ -58,6 +58,9 @@ AnyGroup = Annotated[
 """A group as cards list it, distinguished by ``mixer``."""
 
 
+_LINEAR = ("layers", "key_heads", "value_heads", "head_dim")
+
+
 class Positions(Entry):
     """Length of a context in the words of a ``config.json``."""
 
@@ -159,6 +162,17 @@ class Architecture(Entry):
     kv_cache_scheme: Literal["fp8", "fp8_scaled"] | None = None
     """Type that the checkpoint gives its KV cache; ``fp8_scaled``: with other scales than one per
     tensor, stored. None: that of its activations."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _linear_attention(cls, figures: Any) -> Any:
+        """Translate the keys of linear attention in cards and studies before layers had groups."""
+        if not isinstance(figures, Mapping) or "linear_layers" not in figures:
+            return figures
+        group = {"mixer": "delta", "state_element_bytes": 4}
+        group |= {new: figures.get(f"linear_{new}", 0) for new in _LINEAR}
+        kept = {key: value for key, value in figures.items() if not key.startswith("linear_")}
+        return {**kept, "layer_groups": [group]} if group["layers"] else kept
 
     @model_validator(mode="after")
     def _layers_add_up(self) -> Architecture:

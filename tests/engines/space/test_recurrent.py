@@ -10,6 +10,7 @@ import pytest
 
 from autotune.base.errors import MalformedFile
 from autotune.engines.cards import (
+    Architecture,
     ModelCard,
     draft_layer,
     expert_layers,
@@ -246,3 +247,17 @@ def test_recurrent_layers_without_their_figures_are_not_predicted(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert words in LIBRARY.model(str(tmp_path)).unpredicted
+
+
+def test_keys_of_linear_attention_in_older_cards_and_studies_stand_for_a_group() -> None:
+    now = LIBRARY.model("Qwen/Qwen3.5-9B").architecture
+    figures = now.model_dump(exclude={"layer_groups"})
+    heads = {"linear_key_heads": 16, "linear_value_heads": 32, "linear_head_dim": 128}
+    before = Architecture.model_validate({**figures, **heads, "linear_layers": 24})
+    assert weight_bytes_per_gpu(before, 2, 2, 1, mtp=True) == weight_bytes_per_gpu(
+        now, 2, 2, 1, mtp=True
+    )
+    assert state_bytes(before, 2) == state_bytes(now, 2)
+    none = dict.fromkeys((*heads, "linear_layers"), 0)
+    dense = LIBRARY.model("Qwen/Qwen3-8B").architecture
+    assert Architecture.model_validate({**dense.model_dump(), **none}) == dense
