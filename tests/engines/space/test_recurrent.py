@@ -257,7 +257,7 @@ def test_keys_of_linear_attention_in_older_cards_and_studies_stand_for_a_group()
     assert weight_bytes_per_gpu(before, 2, 2, 1, mtp=True) == weight_bytes_per_gpu(
         now, 2, 2, 1, mtp=True
     )
-    assert state_bytes(before, 2) == state_bytes(now, 2)
+    assert state_bytes(before, 2, 2.0) == state_bytes(now, 2, 2.0)
     none = dict.fromkeys((*heads, "linear_layers"), 0)
     dense = LIBRARY.model("Qwen/Qwen3-8B").architecture
     assert Architecture.model_validate({**dense.model_dump(), **none}) == dense
