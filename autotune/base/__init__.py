@@ -23,7 +23,7 @@ from .errors import (
     UnknownName,
 )
 from .evidence import Evidence, Evidenced
-from .files import expanded, sync_folder, write_atomically
+from .files import beside, expanded, sync_folder, write_atomically
 from .notify import Notify, Stage, Watch, silent
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "Terminated",
     "UnknownName",
     "Watch",
+    "beside",
     "expanded",
     "run_program",
     "silent",

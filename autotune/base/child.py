@@ -56,6 +56,15 @@ def start_python(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def wait_or_kill(process: subprocess.Popen[bytes], limit_s: float) -> None:
+    """Wait for the end of a process that was asked to end; kill it after the time limit."""
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def run_program(
     argv: Sequence[str],
     limit_s: float,

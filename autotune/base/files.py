@@ -12,6 +12,11 @@ from pathlib import Path
 from .errors import BadInput
 
 
+def beside(module: str, name: str) -> str:
+    """Read a packaged text file that lies beside a module, given by its ``__file__``."""
+    return Path(module).with_name(name).read_text(encoding="utf-8")
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder's names to disk, if its file system supports that: a file's own `fsync` does
     not."""

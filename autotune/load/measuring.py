@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autotune.base import AutotuneError, ClientFailed, Notify, silent
-from autotune.base.child import IMPORT_FOLDER, start_python
+from autotune.base.child import IMPORT_FOLDER, start_python, wait_or_kill
 
 from .capacity.search import FoundLoad, Probe, extra_metrics
 from .client.generator import HEAD_START_NS, allow_open_files
@@ -528,11 +528,7 @@ class Workers:
             worker.tasks.close()
             worker.answers.close()
         for worker in processes:
-            try:
-                worker.process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+            wait_or_kill(worker.process, _END_S)
 
     def counts(self, requests: Requests, asked: int | None) -> Iterator[int]:
         """Return the workers of each try: the requested number, once; else as the streams need,

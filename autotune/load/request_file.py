@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune.base import write_atomically
+from autotune.base import beside, write_atomically
 from autotune.base.arrays import Floats
 from autotune.engines.entry import parse_yaml
 
@@ -21,7 +21,7 @@ from .client.messages import RequestLog
 SCHEMA = 1
 """Version of the file; ``schema`` in its metadata."""
 
-COLUMNS = parse_yaml(Path(__file__).with_name("request_columns.yaml").read_text(encoding="utf-8"))
+COLUMNS = parse_yaml(beside(__file__, "request_columns.yaml"))
 """Arrow type of each column, in the order of the file."""
 
 

@@ -19,13 +19,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from glob import glob
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 import yaml
 
-from autotune.base import BadInput, Environment, Notify, expanded, run_program, silent
+from autotune.base import BadInput, Environment, Notify, beside, expanded, run_program, silent
 from autotune.engines import Command, Engine, EngineCard, Entry, HardwareCard, Library
 from autotune.engines.command import referenced
 from autotune.engines.entry import first_for
@@ -81,8 +80,7 @@ class DockerCard(Entry):
 
 @cache
 def docker_card() -> DockerCard:
-    text = files("autotune.servers").joinpath("docker.yaml").read_text(encoding="utf-8")
-    return DockerCard.model_validate(yaml.safe_load(text))
+    return DockerCard.model_validate(yaml.safe_load(beside(__file__, "docker.yaml")))
 
 
 def image_of(card: EngineCard, hardware: HardwareCard, version: str) -> ContainerImage | None:

@@ -23,10 +23,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-Identity = tuple[int, int]
+from .processes import Identity, all_pids, identity, open_files
+
 _MOST_BYTES = 4096  # Length of a lock file: at most its owner's name, host and process
 _LOG_BYTES = 32 * 2**20  # Bytes of each end of a log in which paths of locks are looked for
 _ON_THIS_MACHINE = frozenset(
@@ -52,10 +53,10 @@ class LeftLocks:
         """Record the lock files that the launch's processes have open."""
         if self._path is None:
             return
-        for link, path in _open_files(members):
+        for link, path in open_files(members):
             if self._path.fullmatch(path):
                 with contextlib.suppress(OSError):
-                    self._held[path] = _identity(os.stat(link))
+                    self._held[path] = identity(os.stat(link))
 
     def remove(self, log: Path) -> dict[str, list[str]]:
         """Remove what is proven to be left by the launch, whose processes have ended; return what
@@ -96,7 +97,7 @@ class LeftLocks:
             return "too long for a lock"
         if status.st_mtime < self._began_s:
             return "there before the launch"
-        if self._held.get(path) != _identity(status) and not _on_this_machine(status):
+        if self._held.get(path) != identity(status) and not _on_this_machine(status):
             return "perhaps of another machine"
         return "open in another process" if is_held(path, status) else ""
 
@@ -104,29 +105,14 @@ class LeftLocks:
 def is_held(path: str, status: os.stat_result) -> bool:
     """Return whether a living process has a file open or locked, as far as this user may see it."""
     name = os.path.basename(path)
-    everybody = (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
-    for link, opened in _open_files(everybody):
+    for link, opened in open_files(all_pids()):
         if os.path.basename(opened) == name:
             with contextlib.suppress(OSError):
-                if _identity(os.stat(link)) == _identity(status):
+                if identity(os.stat(link)) == identity(status):
                     return True
     # Locks of processes whose open files are not ours to see (proc(5), /proc/locks).
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     return f" {device} " in Path("/proc/locks").read_text(encoding="ascii")
-
-
-def _open_files(pids: Iterable[int]) -> Iterator[tuple[str, str]]:
-    """Yield each open file of processes: its link in ``/proc``, and its path."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for number in os.listdir(f"/proc/{pid}/fd"):
-                link = f"/proc/{pid}/fd/{number}"
-                with contextlib.suppress(OSError):
-                    yield link, os.readlink(link)
-
-
-def _identity(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino
 
 
 def _on_this_machine(status: os.stat_result) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from autotune.base import BadInput, Environment
-from autotune.base.child import IMPORT_FOLDER
+from autotune.base.child import IMPORT_FOLDER, wait_or_kill
 from autotune.engines import Command, EngineCard, Failure, FailureKind
 from autotune.engines.library import server_environment, shared_locks, shared_memory_names
 
@@ -164,11 +164,7 @@ class WatchdogClient:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-        try:
-            helper.wait(_MARGIN_S)
-        except subprocess.TimeoutExpired:
-            helper.kill()
-            helper.wait()
+        wait_or_kill(helper, _MARGIN_S)
 
 
 class ProcessServer(Server):

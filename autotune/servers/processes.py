@@ -21,7 +21,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,10 +100,34 @@ class Membership:
         ]
 
 
+def all_pids() -> set[int]:
+    """List every process of the machine."""
+    return {int(entry) for entry in os.listdir(_PROC) if entry.isdecimal()}
+
+
 def process_table() -> dict[int, Process]:
     """Read every process of the machine, by its number."""
-    processes = (read_process(int(entry)) for entry in os.listdir(_PROC) if entry.isdecimal())
+    processes = map(read_process, all_pids())
     return {process.pid: process for process in processes if process is not None}
+
+
+Identity = tuple[int, int]
+"""Device and inode: a name may be given to another file, these may not while the file exists."""
+
+
+def identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def open_files(pids: Iterable[int]) -> Iterator[tuple[str, str]]:
+    """Yield each open file of processes (proc(5)): its link in ``/proc``, and its path; none of
+    other users' processes."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                link = f"/proc/{pid}/fd/{number}"
+                with contextlib.suppress(OSError):
+                    yield link, os.readlink(link)
 
 
 def read_process(pid: int) -> Process | None:

@@ -32,14 +32,14 @@ from typing import NamedTuple
 
 from autotune.base import Environment
 
+from . import processes
+from .processes import Identity, identity
+
 FOLDER = "/dev/shm"
 _DELETED = " (deleted)"  # Behind the path of a file without a name (proc(5))
 _MOST_FOLDERS = 10_000  # Most folders below an argument of the command that are searched for links
 _MOST_NAMES = 5  # Most files named in a line of the log for one reason
 _SEPARATORS = re.compile(r"""[\s"'=:,;]+""")
-
-Identity = tuple[int, int]
-"""Device and inode: a name may be given to another file, these may not while the file exists."""
 
 
 class SharedFile(NamedTuple):
@@ -56,11 +56,9 @@ def open_files(pids: Iterable[int]) -> set[SharedFile]:
     for pid in pids:
         with contextlib.suppress(OSError):
             found.update(_mapped(pid))
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    link = f"/proc/{pid}/fd/{name}"
-                    found.add(SharedFile(os.readlink(link), _identity(os.stat(link))))
+        for link, path in processes.open_files([pid]):
+            with contextlib.suppress(OSError):
+                found.add(SharedFile(path, identity(os.stat(link))))
     return {
         file
         for file in found
@@ -76,14 +74,6 @@ def _mapped(pid: int) -> Iterator[SharedFile]:
             _, _, _, device, inode, path = line.split(maxsplit=5)
             major, minor = (int(part, 16) for part in device.split(":"))
             yield SharedFile(path, (os.makedev(major, minor), int(inode)))
-
-
-def _identity(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino
-
-
-def _all_pids() -> set[int]:
-    return {int(entry) for entry in os.listdir("/proc") if entry.isdecimal()}
 
 
 class LeftMemory:
@@ -111,7 +101,7 @@ class LeftMemory:
         """
         if self._name is None:
             return
-        everybody = _all_pids() - {os.getpid()}
+        everybody = processes.all_pids() - {os.getpid()}
         ours = set(members())
         self._used |= open_files(ours)
         if any(self.is_engines(file) for file in self._used):
@@ -125,7 +115,7 @@ class LeftMemory:
         for file in sorted(self._used):
             with contextlib.suppress(OSError):
                 status = os.lstat(file.path)
-                if _identity(status) != file.identity:
+                if identity(status) != file.identity:
                     continue  # Somebody else has given the name to a file of his.
                 if reason := self._reason_to_keep(file, status):
                     kept.setdefault(reason, []).append(file.path.removeprefix(f"{FOLDER}/"))
@@ -180,7 +170,7 @@ def _paths(text: str) -> set[str]:
 def _identities(paths: Iterable[str], links: bool = True) -> Iterator[Identity]:
     for path in paths:
         with contextlib.suppress(OSError):
-            yield _identity(os.stat(path, follow_symlinks=links))
+            yield identity(os.stat(path, follow_symlinks=links))
 
 
 def _files_below(folder: str, links: bool = False) -> Iterator[Identity]:

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from autotune.base import BadInput, Evidence, MalformedFile, write_atomically
+from autotune.base import BadInput, Evidence, MalformedFile, beside, write_atomically
 from autotune.base.arrays import Floats
 from autotune.engines import Library
 from autotune.engines.entry import parse_yaml
@@ -39,7 +39,7 @@ from ..measuring import FoundCapacity, Json, LoadOptions, Measurement, to_json, 
 from ..metrics import readable
 from ..metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
 from ..metrics.records import LATENCIES, STATISTICS
-from ..metrics.table import HEADLINE, STEADY, Rent, shown_in, title_of
+from ..metrics.table import HEADLINE, STEADY, Rent, is_number, shown_in, title_of
 from ..options import BenchOptions
 from ..prefix_cache import CacheReport
 from ..request_file import has_requests, requests_path, write_requests
@@ -333,7 +333,7 @@ def read(path: Path) -> Json:
 
 def number(value: object) -> float | None:
     """Return a finite number of a result, else None."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not is_number(value):
         return None
     try:
         return float(value) if math.isfinite(value) else None
@@ -345,7 +345,7 @@ _PLAIN_EVERY_NS = 5_000_000_000
 _WIDTH = 50
 _TITLE = 40
 
-_TABLE = parse_yaml(Path(__file__).with_name("titles.yaml").read_text(encoding="utf-8"))
+_TABLE = parse_yaml(beside(__file__, "titles.yaml"))
 
 
 def table(result: Json) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from .table import TABLE
+from .table import TABLE, is_number
 
 _DIGITS = 3
 _MOST_DIGITS = 6
@@ -14,7 +14,7 @@ _MOST_DIGITS = 6
 
 def number(value: object, digits: int = _DIGITS) -> str:
     """Format a measured figure with significant digits; counts are exact; None is an en dash."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         return "–"
     if isinstance(value, int) or not math.isfinite(value):
         return f"{value:,}"

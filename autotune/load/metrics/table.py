@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, UnknownName, beside
 from autotune.engines.entry import parse_yaml
 
 Metrics = dict[str, Any]
@@ -93,6 +92,11 @@ class Rent:
         return derived
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number; a truth value is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 class Load(NamedTuple):
     """Metrics of one load, and the other inputs of derivations."""
 
@@ -102,9 +106,7 @@ class Load(NamedTuple):
     def positive(self, name: str) -> float:
         """Return a metric that is a valid divisor; 0 if it is missing, 0 or infinite."""
         value = self.metrics.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return 0.0
-        return float(value) if 0 < value < math.inf else 0.0
+        return float(value) if is_number(value) and 0 < value < math.inf else 0.0
 
     def cost(self, tokens_per_s: float) -> float | None:
         """Return the price of 10^6 tokens at a rate: GPUs x price / 3600 / rate x 10^6."""
@@ -200,7 +202,7 @@ Each cost is the whole bill over some of the tokens, so that the parts do not ad
 no figure says how a node's time is divided between prefill and decode.
 """
 
-_ROWS = parse_yaml(Path(__file__).with_name("metrics.yaml").read_text(encoding="utf-8"))
+_ROWS = parse_yaml(beside(__file__, "metrics.yaml"))
 TABLE = {row["name"]: Metric(**row) for row in _ROWS["metrics"]}
 """Every metric."""
 
@@ -222,7 +224,7 @@ def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
     for name, value in metrics.items():
         if name == CURVE and isinstance(value, list):
             result[name] = [scaled(row, factor) for row in value]
-        elif name in METRICS and isinstance(value, int | float) and not isinstance(value, bool):
+        elif name in METRICS and is_number(value):
             result[name] = value * factor ** METRICS[name].time_power
     return result
 

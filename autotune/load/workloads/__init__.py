@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, UnknownName, beside
 from autotune.engines import Entry, Library
+from autotune.engines.entry import parse_yaml
 from autotune.engines.library import load
 
 from ..requests import Requests
@@ -39,22 +40,7 @@ from .lengths import (
 )
 from .prompt_files import BLOCK_TOKENS, Half, check_sharegpt
 
-_FORMS = {
-    "random": (
-        r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?",
-        "random:IN:OUT or random:IN:OUT:N with whole numbers > 0",
-    ),
-    "sharegpt": (
-        r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?",
-        "sharegpt:FILE or sharegpt:FILE:N with a whole number > 0",
-    ),
-    "jsonl": ("jsonl:(.+)", "jsonl:FILE"),
-    "trace": (
-        r"trace:(.+?)(?::x(\d+(?:\.\d+)?(?:e[+-]?\d+)?))?",
-        "trace:FILE, or trace:FILE:xN to replay it N times as fast",
-    ),
-    "sessions": ("sessions:(.+)", "sessions:FILE"),
-}
+_FORMS: dict[str, dict[str, str]] = parse_yaml(beside(__file__, "forms.yaml"))
 """Generated workloads: the syntax of each, as a pattern and for people."""
 
 _DEFAULT_PROMPTS = 1000
@@ -389,11 +375,11 @@ def _in_form(text: str) -> Workload:
     """Make a workload of a form such as ``random:IN:OUT``; raises `BadInput` for a malformed
     one."""
     kind = text.partition(":")[0]
-    pattern, usage = _FORMS[kind]
-    match = re.fullmatch(pattern, text)
+    form = _FORMS[kind]
+    match = re.fullmatch(form["pattern"], text)
     speedup = float(match[2] or 1) if match and kind == "trace" else 1.0
     if match is None or not 0 < speedup < math.inf:
-        raise BadInput(f"malformed workload {text!r}: write {usage}")
+        raise BadInput(f"malformed workload {text!r}: write {form['usage']}")
     file = match[1]
     arrival = Arrival()
     origin = f"the file {file}"
@@ -446,7 +432,7 @@ def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]
     if not traces:
         raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
     for name in traces:
-        match = re.fullmatch(_FORMS["trace"][0], name)
+        match = re.fullmatch(_FORMS["trace"]["pattern"], name)
         if match is not None and match[2]:
             raise BadInput(f"--speedup {speedup:g}: {name} already has a replay speed")
     return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)
