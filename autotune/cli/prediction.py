@@ -26,7 +26,7 @@ from autotune.load.capacity.search import (
 from autotune.load.load import Load
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import Slo, slos_of
-from autotune.load.metrics.table import Rent
+from autotune.load.metrics.table import Rent, is_number
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import calibration_in
 from autotune.node.memory import MEMORY_KEYS
@@ -287,7 +287,7 @@ def _capacity(predicted: Figures) -> Iterator[str]:
 def _figures(predicted: Figures) -> Iterator[str]:
     hidden = {*MEMORY_KEYS, *_INTERVALS.values(), "gain_percent"}
     for name, value in predicted.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
+        if is_number(value) and name not in hidden:
             yield f"  {name}{readable.number(value):>{46 - len(name)}}"
 
 

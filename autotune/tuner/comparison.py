@@ -14,13 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
 from autotune.base import BadInput
+from autotune.engines import Command
 from autotune.load.metrics.formulas import Slo
-from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, curve_of, is_valid_row
+from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, curve_of, is_number, is_valid_row
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import ServerSetup, calibration_of, interval90, sigma
 from autotune.node.prediction_intervals import errors_for, gain_interval90, subject_of
@@ -224,11 +226,7 @@ class StudyFigures:
             engine_version=trial.engine_version,
             config=dict(trial.configuration.knobs),
             fingerprint=trial.configuration.fingerprint,
-            argv=list(command.words),
-            container=list(command.container),
-            env=dict(command.env),
-            files=dict(command.files),
-            command=command.shell(),
+            **_typed(command),
             objective=self.goal(
                 self.spec.objective,
                 objective.on_workloads(self.spec),
@@ -566,9 +564,7 @@ class StudyFigures:
         knobs = launch.trial.configuration.knobs
         return NearestMiss(
             **what,
-            command=command.shell(),
-            argv=list(command.words),
-            env=dict(command.env),
+            **_typed(command),
             config=dict(knobs),
             load=self.spec.load.lightest(launch.result.curve(first)),
         )
@@ -592,15 +588,18 @@ class StudyFigures:
         return compare(self.spec, self._judgement.spread, *launches)
 
 
+def _typed(command: Command) -> dict[str, Any]:
+    """Return the fields of a `Choice` or `NearestMiss` that have a command."""
+    return {**asdict(command), "argv": command.words, "command": command.shell()}
+
+
 def _means_of(rows: Sequence[Metrics]) -> Metrics:
     """Return means of several launches; of a curve at each measured load, over the launches that
     have it."""
     means: Metrics = {}
     for name, last in rows[-1].items():
         values = [row.get(name) for row in rows]
-        numbers = [
-            float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)
-        ]
+        numbers = [float(value) for value in values if is_number(value)]
         means[name] = mean(numbers) if len(numbers) == len(values) else last
     if any(isinstance(row.get(CURVE), list) for row in rows):
         loads: dict[tuple[str, float], list[Metrics]] = {}

@@ -28,14 +28,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import yaml
 
+from autotune.base import beside
+
+from ..trial import Interval
 from .asking import Answer, Token, words
 
-Interval = tuple[float, float]
 CUTS = (0.25, 0.5, 0.75, 1.0)
 SHORT_TOKENS, LONG_TOKENS = 32, 48
 """Generated tokens for each context."""
@@ -80,7 +82,7 @@ class Context(NamedTuple):
 @lru_cache(maxsize=1)
 def contexts() -> tuple[Context, ...]:
     """Return all contexts: those sent alone first, then those under load."""
-    prompts = yaml.safe_load(Path(__file__).with_name("prompts.yaml").read_text(encoding="utf-8"))
+    prompts = yaml.safe_load(beside(__file__, "prompts.yaml"))
     short, long = list(_short(prompts["texts"])), list(_long(prompts["ledger"]))
     few_short = short[3 :: len(short) // ALONE_SHORT]
     few_long = long[:: NEEDLES // ALONE_LONG]
@@ -300,19 +302,17 @@ def _most(mine: Agreement, positions: int, usual: int, usual_positions: int) -> 
 def _loss(nulls: Sequence[Agreement], mine: Agreement) -> float | None:
     """Return nats per token lost by the baseline's tokens, beyond the loss between its launches;
     None: no more."""
-    from scipy.stats import t
+    from scipy.stats import ttest_1samp
 
     both = [name for name in mine.losses if all(name in one.losses for one in nulls)]
     if len(both) < _FEWEST:
         return None
-    differences = [
-        mine.losses[name] - sum(one.losses[name] for one in nulls) / len(nulls) for name in both
-    ]
-    mean = sum(differences) / len(both)
-    spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / (len(both) - 1) / len(both))
-    if mean <= LOSS or (spread and t.sf((mean - LOSS) / spread, len(both) - 1) >= LOSS_LEVEL):
+    differences = [mine.losses[name] - fmean(one.losses[name] for one in nulls) for name in both]
+    mean = fmean(differences)
+    if mean <= LOSS:
         return None
-    return mean
+    found = ttest_1samp(differences, LOSS, alternative="greater")
+    return None if found.pvalue >= LOSS_LEVEL else mean
 
 
 def score(marks: Sequence[bool]) -> tuple[float, Interval]:

@@ -55,10 +55,10 @@ from autotune.servers.processes import MARKER
 from autotune.servers.watchdog import Request
 
 from ..study.spec import StudySpec
-from ..trial import Accuracy, Example, Launch, State
+from ..trial import Accuracy, Example, Interval, Launch, State
 from . import builtin
 from .asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
-from .builtin import Interval, contexts, score
+from .builtin import contexts, score
 
 LIMIT_S = 4 * 3600
 """Time limit of one run; a server may get thousands of questions."""

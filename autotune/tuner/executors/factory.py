@@ -6,9 +6,8 @@ import os
 import secrets
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from autotune.base import BadInput, Evidence
+from autotune.base import BadInput, Evidence, beside
 from autotune.engines.entry import parse_yaml
 
 from ..backends import EvaluationSetup, backend_of
@@ -61,9 +60,7 @@ def prepare_environment(own_cluster: bool) -> None:
     user's home, which changes how clusters that are started later behave. Source:
     https://docs.ray.io/en/latest/ray-security/token-auth.html.
     """
-    settings = parse_yaml(
-        Path(__file__).with_name("ray_environment.yaml").read_text(encoding="utf-8")
-    )
+    settings = parse_yaml(beside(__file__, "ray_environment.yaml"))
     os.environ.update(settings["always"])
     for name, value in settings["unless_set"].items():
         os.environ.setdefault(name, value)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from autotune.base import AutotuneError, CannotGoOn, Notify, Stage, silent
-from autotune.base.child import IMPORT_FOLDER, die_with_parent, start_python
+from autotune.base.child import IMPORT_FOLDER, die_with_parent, start_python, wait_or_kill
 from autotune.base.notify import on_node
 from autotune.engines.command import DEVICES
 from autotune.engines.machine import Gpu, gpus
@@ -116,11 +115,7 @@ class _Worker:
 
     def wait(self) -> None:
         """Return after its end; it was asked to stop its server and leave."""
-        try:
-            self.process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        wait_or_kill(self.process, CLOSE_S)
         self.connection.close()
 
 

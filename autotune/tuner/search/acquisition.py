@@ -257,8 +257,7 @@ def shortlist(
     at random, and what is one knob away from the best that were measured or looked at; engine
     defaults and good starts always.
     """
-    free = np.ones(len(kernels.encoding), dtype=np.bool_)
-    free[list(history.not_searchable)] = False
+    free = history.searchable
     if np.count_nonzero(free) <= EVERY:
         return np.flatnonzero(free)
     generator = np.random.default_rng([*seed, len(free)])

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
+import numpy as np
 from scipy.special import ndtri
 
 from autotune.base import Evidence
+from autotune.base.arrays import Bools
 from autotune.engines import Candidate, CandidateSet, Configuration, Failure, FailureKind
 from autotune.engines.failure import without_numbers
 from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
@@ -399,6 +401,13 @@ class History:
         return self.ineligible | spent | self.screening.used
 
     @property
+    def searchable(self) -> Bools:
+        """Return which candidates the search may launch, shape ``(candidates,)``."""
+        free = np.ones(len(self.candidates), dtype=np.bool_)
+        free[list(self.not_searchable)] = False
+        return free
+
+    @property
     def exhausted(self) -> bool:
         """Return whether the search is finished with every candidate."""
         return len(self.not_searchable) == len(self.candidates)
@@ -589,7 +598,7 @@ def _entry_of(
     candidates: CandidateSet,
     launch: Launch,
     joined: Mapping[int, int],
-    began_s: float = 0.0,
+    began_s: float,
 ) -> Entry:
     """Return the information of a finished launch; ``joined`` is position to that of its
     equivalent."""
@@ -701,4 +710,4 @@ def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
     """Return the mean excess of launches over a limit; infinite for a missing metric."""
     values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
     # An SLO whose metric is missing is not kept: nothing shows that it is.
-    return sum(values) / len(values) if values else float("inf")
+    return sum(values) / len(values) if values else math.inf

@@ -11,7 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, check_metric, is_valid_row
+from autotune.load.metrics.table import (
+    GOODPUT,
+    METRICS,
+    Metrics,
+    check_metric,
+    is_number,
+    is_valid_row,
+)
 
 from ..study.spec import StudySpec
 from ..trial import Launch, Role, State, TrialResult
@@ -109,9 +116,7 @@ def scores_of(spec: StudySpec, result: TrialResult) -> Scores:
 def number_in(metrics: Metrics, name: str) -> float | None:
     """Return a metric of one workload; None if it is no finite number of at least 0."""
     number = metrics.get(name)
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return None
-    return float(number) if math.isfinite(number) and number >= 0 else None
+    return float(number) if is_number(number) and 0 <= number < math.inf else None
 
 
 def score_on(spec: StudySpec, metrics: Metrics) -> float | None:
@@ -135,7 +140,7 @@ def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
 
 def score_of(metric: str, number: float | None) -> float | None:
     """Return the logarithm of a figure, with the sign that makes more better; None without one."""
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+    if not is_number(number) or not 0 < number < math.inf:
         return None
     return math.log(number) if maximises(metric) else -math.log(number)
 

@@ -85,14 +85,15 @@ class Recorded:
         """Return the next launch as `Plan`."""
         del nodes
         if len(history) >= len(self.launches):
-            return (
-                Wait()
-                if history.pending
-                else Stop(f"the {len(self.launches)} recorded launches are replayed")
-            )
+            return _end(history, f"the {len(self.launches)} recorded launches are replayed")
         trial = self.launches[len(history)].trial
         position = history.candidates.position(trial.configuration.fingerprint)
         return Step(trial.role, position, trial.node)
+
+
+def _end(history: History, reason: str) -> Decision:
+    """End the study once nothing runs any more."""
+    return Wait() if history.pending else Stop(reason)
 
 
 class Plan:
@@ -116,21 +117,17 @@ class Plan:
     ) -> Decision:
         """Decide as `next`, except the place of a launch that may run anywhere."""
         if len(history) >= budget:
-            return Wait() if history.pending else Stop(self._reason_to_end(history))
+            return self._ended(history)
         if named and not places:
             return Wait()
         if (cause := _cause_of_all(history)) is not None:
-            return (
-                Wait()
-                if history.pending
-                else Stop(f"all {len(history)} launches failed for one cause ({cause})")
-            )
+            return _end(history, f"all {len(history)} launches failed for one cause ({cause})")
         if (again := _retried(history, places)) is not None:
             return again
         if history.of_role(Role.FINAL):
             return self._finals(history, places)
         if out_of_reach(self._kernels, history):
-            return Wait() if history.pending else Stop(OUT_OF_REACH)
+            return _end(history, OUT_OF_REACH)
         step = _baseline(history, places) or _again(history)
         step = step or _unmeasured_prediction(history) or self._recipe(history, budget)
         # While nothing is there to put to the test there is no final to keep launches for.
@@ -209,7 +206,7 @@ class Plan:
             return Wait()
         finalist = self._finalist(history, searched)
         if finalist is None:
-            return Wait() if history.pending else Stop(self._reason_to_end(history))
+            return self._ended(history)
         left = capacity(history) - len(history)
         if self._open(history, finalist):
             if not history.scores(history.baseline):
@@ -218,9 +215,7 @@ class Plan:
             return Wait() if found is None else Step(Role.FINAL, *found)
         if history.pending and not places:
             return Wait()
-        return self._after_win(history, left, places) or (
-            Wait() if history.pending else Stop(self._reason_to_end(history))
-        )
+        return self._after_win(history, left, places) or self._ended(history)
 
     def _finalist(self, history: History, searched: History) -> int | None:
         """Return the best of the search, by launches before the finals; an eliminated one is
@@ -282,7 +277,10 @@ class Plan:
             else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
         )
 
-    def _reason_to_end(self, history: History) -> str:
+    def _ended(self, history: History) -> Decision:
+        """End the study, with the reason, once nothing runs any more."""
+        if history.pending:
+            return Wait()
         searched = history.before_finals()
         tried = any(p != history.baseline for p in searched.by_position)
         none = tried and not searched.challengers
@@ -291,15 +289,17 @@ class Plan:
             timed = most < history.most_launches
             spec = history.spec
             used = f"{spec.hours:g} hours" if timed else f"{spec.launches} launches"
-            return f"the budget of {used} is used{history.screening.share}{alone}"
+            return Stop(f"the budget of {used} is used{history.screening.share}{alone}")
         done = "; the finals are done" if history.of_role(Role.FINAL) else alone
         if searched.exhausted:
-            return f"every candidate was tried{done}"
+            return Stop(f"every candidate was tried{done}")
         suggestion = self._sampler.suggest(searched)
         if suggestion is None or suggestion.improvement is None or not suggestion.little:
-            return f"the search has used its share of the budget{done}"
+            return Stop(f"the search has used its share of the budget{done}")
         expected = 100 * max(0.0, suggestion.improvement)
-        return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"
+        return Stop(
+            f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"
+        )
 
 
 def leaders_of(model: Posterior, history: History) -> list[int]:

@@ -4,6 +4,7 @@ samplers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import optuna
@@ -24,11 +25,11 @@ STARTS = "starts"
 """Constraint of every trial that failed to run: violated, so that Optuna's samplers learn from
 it."""
 
-_OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
-    "tpe": lambda seed: TPESampler(seed=seed),
-    "nsgaii": lambda seed: NSGAIISampler(seed=seed),
-    "optuna-gp": lambda seed: GPSampler(seed=seed, deterministic_objective=False),
-    "random": lambda seed: RandomSampler(seed=seed),
+_OPTUNA: Mapping[str, Callable[..., BaseSampler]] = {
+    "tpe": TPESampler,
+    "nsgaii": NSGAIISampler,
+    "optuna-gp": partial(GPSampler, deterministic_objective=False),
+    "random": RandomSampler,
 }
 
 
@@ -56,19 +57,17 @@ class CandidateSampler:
             criterion = suggest if len(history.spec.goals) == 1 else suggest_front
             return criterion(self._kernels, history.adjusted(), len(history))
         encoding = self._kernels.encoding
-        free = np.ones(len(self._kernels.encoding), dtype=np.bool_)
-        free[list(history.not_searchable)] = False
         # A space that is the same for every trial, so that a knob that is left unset has the value
         # None.
         space: dict[str, BaseDistribution] = {
             n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names
         }
         seed = int(np.random.default_rng([self._seed, len(history)]).integers(2**31))
-        study = optuna.create_study(direction="maximize", sampler=_OPTUNA[self._name](seed))
+        study = optuna.create_study(direction="maximize", sampler=_OPTUNA[self._name](seed=seed))
         for entry in history:
             params = {name: encoding.params(entry.position).get(name) for name in space}
             study.add_trial(_trial(entry, [str(slo) for slo in history.spec.slos], params, space))
-        return Suggestion(encoding.nearest(study.ask(space).params, free), None)
+        return Suggestion(encoding.nearest(study.ask(space).params, history.searchable), None)
 
 
 def _trial(

@@ -202,7 +202,14 @@ class StudyCost(_Value):
         random_weights = [launch for launch in launches if launch.ranks_only]
         hours, random_hours = (timeline.node_s(rows) / 3600 for rows in (launches, random_weights))
         by_fidelity = {"full": hours - random_hours, "random_weights": random_hours}
-        return cls(node_hours=hours, node_hours_by_fidelity=by_fidelity, **spec.bill(gpu_hours))
+        price = spec.gpu_hour_price
+        return cls(
+            node_hours=hours,
+            node_hours_by_fidelity=by_fidelity,
+            gpu_hours=None if spec.hardware.vendor == "cpu" else gpu_hours,
+            gpu_hour_price=price,
+            cost=None if price is None else gpu_hours * price,
+        )
 
     @property
     def of_which(self) -> str:

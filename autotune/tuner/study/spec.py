@@ -176,16 +176,6 @@ class StudySpec(_Value):
         """Add the metrics derived from one load of a configuration's servers, costs included."""
         return Rent.checked(gpus_of(configuration, self.gpus), self.gpu_hour_price).derived(metrics)
 
-    def bill(self, gpu_hours: float) -> dict[str, float | None]:
-        """Return GPU-hours (none without a GPU), the price of one and their cost, for a
-        `StudyCost`."""
-        price = self.gpu_hour_price
-        return {
-            "gpu_hours": None if self.hardware.vendor == "cpu" else gpu_hours,
-            "gpu_hour_price": price,
-            "cost": None if price is None else gpu_hours * price,
-        }
-
     def lacks(self, needs: str) -> bool:
         """Return whether the option that a metric needs (`Metric.needs`) is missing, or has another
         value."""

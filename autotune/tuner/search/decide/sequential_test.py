@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 
@@ -228,8 +228,7 @@ class _Path:
 
     def below(self, z: float, information: float) -> float:
         """Return the probability as `above`, for lower values."""
-        keep, sd = self._step(information)
-        return float(self.mass @ ndtr((z - keep * self.z) / sd))
+        return replace(self, z=-self.z).above(-z, information)
 
     def reaching(self, chance: float, information: float) -> float:
         """Return the z reached with this probability."""
