@@ -16,12 +16,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import yaml
 
-from autotune.base import redact
+from autotune.base import beside, redact
 from autotune.engines.entry import in_range
 
 from .shell import quoted
@@ -127,9 +126,7 @@ def render_trtllm(winner: Winner) -> str:
     """Return the file's text; its first lines hold the command that uses it."""
     choice, parts = winner.choice, _parse(winner.model_first())
     # Known are the options that name the file, and those that are fields of it.
-    known = yaml.safe_load(
-        files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text()
-    )
+    known = yaml.safe_load(beside(__file__, "trtllm_config.yaml"))
     named = [name for name in known["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
     # Begin with the config file that the command line names, where autotune wrote it.

@@ -19,12 +19,12 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from importlib.resources import files
 from string import Template
 from typing import Any
 
 import yaml
 
+from autotune.base import beside
 from autotune.engines import Library
 from autotune.engines.command import PORT, reference_in, written
 from autotune.servers.docker_run import FILES_FOLDER, docker_card
@@ -45,7 +45,6 @@ from .winner import (
     required,
 )
 
-_FOLDER = files(__package__)
 _TOKEN = "HF_TOKEN"
 _USERS_WEIGHTS = "~/.cache/huggingface"
 _SHARED_MEMORY_GIB = 32
@@ -70,7 +69,7 @@ def _filled(name: str, container: Container, **values: Any) -> list[Any]:
         "replicas": container.winner.fleet.count,
         **values,
     }
-    documents = yaml.safe_load_all(_FOLDER.joinpath(name).read_text(encoding="utf-8"))
+    documents = yaml.safe_load_all(beside(__file__, name))
     return [_fill(document, known) for document in documents]
 
 

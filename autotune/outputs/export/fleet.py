@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from string import Template
 from typing import Any
 
-from autotune.base import BadInput
+from autotune.base import BadInput, beside
 from autotune.engines import Command
 from autotune.engines.command import PORT, numbers_of, port_of_gpus
 
@@ -113,7 +112,7 @@ class Fleet:
         services = {first: server}
         for name, own in zip(others, self.servers[1:], strict=True):
             services[name] = {"extends": {"service": first}, "environment": dict(own)}
-        nginx = Template(files(__package__).joinpath("nginx.conf").read_text(encoding="utf-8"))
+        nginx = Template(beside(__file__, "nginx.conf"))
         upstream = "\n    ".join(f"server {name}:{PORT};" for name in self.names)
         content = {"content": nginx.substitute(servers=upstream, port=PORT)}
         return {**services, "balancer": balancer}, {"balancer": content}

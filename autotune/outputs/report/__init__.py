@@ -73,7 +73,10 @@ class StudyRecord:
         chosen = [launch for launch in group if launch.role in self.spec.deciding_roles]
         return chosen or list(group)
 
+    def value(self, launch: Launch) -> float | None:
+        """Return the objective of a launch; None without a valid figure."""
+        return scores_of(self.spec, launch.result).value
+
     def values(self, group: Iterable[Launch]) -> list[float]:
         """Return the objective of each launch that has a valid figure."""
-        values = (scores_of(self.spec, launch.result).value for launch in group)
-        return [value for value in values if value is not None]
+        return [value for value in map(self.value, group) if value is not None]

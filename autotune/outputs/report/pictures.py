@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from itertools import pairwise
 from statistics import geometric_mean
 
-from autotune.base import redact
+from autotune.base import beside, redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import PER_GPU, PER_USER, Metrics, Rent, is_valid_row
 from autotune.tuner.search.decide.verdict import best_so_far
-from autotune.tuner.search.objective import maximises, scores_of
+from autotune.tuner.search.objective import maximises
 from autotune.tuner.trial import Launch, Role
 
 from . import StudyRecord, tables, text
@@ -93,7 +92,7 @@ class Picture:
 Part = str | text.Facts | Picture
 """Part of a report's section: text in Markdown, figures at the top, or a picture."""
 
-_CSS = files("autotune.outputs.report").joinpath("page.css").read_text(encoding="utf-8")
+_CSS = beside(__file__, "page.css")
 LIGHT, DARK = (
     dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", rules))
     for rules in re.findall(r":root {(.*?)}", _CSS, re.S)
@@ -145,7 +144,7 @@ def tried(study: StudyRecord) -> Picture | None:
 def _tried(study: StudyRecord, launch: Launch, own: tuple[str, str]) -> Point:
     """Return a launch's point in its engine's look and shape, or in those of a failure."""
     (look, shape), trial, failure = own, launch.trial, launch.result.failure
-    value = scores_of(study.spec, launch.result).value
+    value = study.value(launch)
     if value is None:
         look, shape = "bad", "x"
         outcome = failure.summary if failure else launch.result.state.value
@@ -184,7 +183,7 @@ def finals(study: StudyRecord) -> Picture | None:
         look = _SIDES[role][0] if role in _SIDES else "fourth"
         names.append(f"{roles}\n{_shorten(group[0].engine)}")
         for launch in group:
-            if (value := scores_of(study.spec, launch.result).value) is not None:
+            if (value := study.value(launch)) is not None:
                 tooltip = f"{roles}, launch {launch.number}: {readable.number(value)}"
                 points.append(Point(tooltip, look, value, row + 0.12))
         if choice := study.choices.get(role):

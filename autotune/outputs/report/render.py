@@ -8,20 +8,17 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
-from importlib.resources import files
 from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.base import Evidence
+from autotune.base import Evidence, beside
 from autotune.tuner.study.recommendation import Verdict
 
 from . import StudyRecord, outcome, pictures, tables, text
 from .pictures import Part, Picture
 
-_FOLDER = files("autotune.outputs.report")
-_STYLE = _FOLDER.joinpath("page.css").read_text(encoding="utf-8")
-_SCRIPT = _FOLDER.joinpath("page.js").read_text(encoding="utf-8")
+_STYLE, _SCRIPT = beside(__file__, "page.css"), beside(__file__, "page.js")
 _TYPED = '<pre><code class="language-bash">'
 _OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
 """No line break at the hyphens of an option."""

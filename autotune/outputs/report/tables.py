@@ -10,7 +10,7 @@ from autotune.engines import Failure, Scalar
 from autotune.engines.failure import without_numbers
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics, curve_of
-from autotune.tuner.search.objective import maximises, scores_of
+from autotune.tuner.search.objective import maximises
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial
 
@@ -48,7 +48,7 @@ def finals(study: StudyRecord) -> list[str]:
     rows = []
     for fingerprint, role, group in finalists(study):
         values = study.values(group)
-        shown = readable.numbers(scores_of(study.spec, launch.result).value for launch in group)
+        shown = readable.numbers(map(study.value, group))
         repeats = (
             f"{value} (#{launch.number})" for value, launch in zip(shown, group, strict=True)
         )
@@ -117,7 +117,7 @@ def launches(study: StudyRecord) -> list[str]:
         varied[made.engine] |= changed.keys()
         is_reference = made == usual[made.engine].trial.configuration
         knobs = "reference" if is_reference else text.knobs(changed)
-        value = scores_of(spec, launch.result).value
+        value = study.value(launch)
         rows.append(
             {
                 "#": str(launch.number),

@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
 import yaml
 
+from autotune.base import beside
 from autotune.engines import Scalar
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import title_of
@@ -141,9 +141,7 @@ def scalar(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_SHORT: Mapping[str, str] = yaml.safe_load(
-    files(__package__).joinpath("short_names.yaml").read_text(encoding="utf-8")
-)
+_SHORT: Mapping[str, str] = yaml.safe_load(beside(__file__, "short_names.yaml"))
 
 
 def short(name: str, value: Scalar) -> str:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from autotune.base import redact, sync_folder
+from autotune.base import beside, redact, sync_folder
+from autotune.engines.entry import parse_yaml
 from autotune.servers.command import server_logs
 from autotune.servers.watchdog import read_ends
 from autotune.tuner.study.home import credentials, database_file, is_server, without_credentials
@@ -40,42 +41,19 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
 
 
-_PACKAGES = (
-    "mlflow",
-    "sqlalchemy",
-    "alembic",
-    "requests",
-    "urllib3",
-    "databricks",
-    "botocore",
-    "google",
-    "azure",
-)
+_KNOWN = parse_yaml(beside(__file__, "mlflow.yaml"))
 _SCHEMA = re.compile(r"found version (\w+), but expected (\w+)")
-_PLAIN = (
-    (re.compile(r"connection refused", re.IGNORECASE), "connection refused"),
-    (re.compile(r"timed? ?out", re.IGNORECASE), "no answer in time"),
-    (
-        re.compile(r"name or service not known|failed to resolve|name resolution", re.IGNORECASE),
-        "no such host",
-    ),
-    (re.compile(r"connection (?:aborted|reset)|remote end closed", re.IGNORECASE), "it hung up"),
-)
 _AUTOFLUSH = "(raised as a result of Query-invoked autoflush"
 """SQLAlchemy's first line if the cause is in the second."""
 _STATUS = re.compile(r"(?:too many|error code|HTTP) (\d{3})|(\d{3}) (?:Client|Server) Error")
 _DELETED = re.compile(r"must be in the '?active'? state")
-_ADVICE = {
-    "401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD",
-    "403": "; this user may not write there",
-}
 
 
 def is_trouble(error: Exception) -> bool:
     """Return whether an exception comes from MLflow, its database or the network."""
     roots = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, OSError | sqlite3.Error | ImportError) or not roots.isdisjoint(
-        _PACKAGES
+        _KNOWN["packages"]
     )
 
 
@@ -101,10 +79,10 @@ def reason(error: Exception, uri: str) -> str:
     # One status: that text may go on with a page of HTML, or with our own request's timeout.
     if found := _STATUS.search(text):
         status = found[1] or found[2]
-        return f"HTTP {status}{_ADVICE.get(status, '')}"
-    for pattern, plain in _PLAIN:
-        if pattern.search(text):
-            return plain
+        return f"HTTP {status}{_KNOWN['advice'].get(status, '')}"
+    for pattern, plain in _KNOWN["plain"].items():
+        if re.search(pattern, text, re.IGNORECASE):
+            return str(plain)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     names = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD")
@@ -402,26 +380,11 @@ PROBE_S = 5
 
 _LOCKED_S = 5
 
-_SETTINGS = {
-    # MLflow 3.17 waits 120 s for an answer and tries eight times, four minutes in all, which would
-    # stop a study. Unsent data is sent later; one immediate retry is for a connection closed during
-    # a measurement.
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    # MLflow logs an exception that it also raises; what is raised is told by us.
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "GIT_PYTHON_REFRESH": "quiet",
-}
-"""MLflow's settings, unless the user has others: no usage statistics, no chatter on stdout or
-stderr, no long waits."""
-
 
 def connect(uri: str) -> MlflowClient:
     """Open MLflow; a missing database is created first. Takes seconds, also for the import."""
     # Before mlflow is imported, which reads them.
-    for name, value in _SETTINGS.items():
+    for name, value in _KNOWN["settings"].items():
         os.environ.setdefault(name, value)
     for name in ("mlflow", "alembic", "urllib3"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
