@@ -25,13 +25,9 @@ refuses. SGLang is asked for its configuration and its registry. Nothing is comp
 """
 _AGAIN = """## Run it again
 
-For a new version, change it in `tests/real_engines/environment.py`, or name it beside the usual one:
-
-<!-- needs: an engine -->
-```bash
-.venv/bin/python -m tests.real_engines.environment engines --index https://download.pytorch.org/whl/cpu
-.venv/bin/python -m tests.real_engines.configs engines answers --page docs/configurations.md
-```
+For a new version, change it in `tests/real_engines/environment.py`, or name it beside the usual one. The environment
+is that of [conformance](conformance.md#run-it-again); in it,
+`python -m tests.real_engines.configs engines answers --page docs/configurations.md` asks.
 
 An engine's answers are kept in `answers`, and asked for once; the product is asked each time. `--engine vllm==0.32.0`
 asks another version, unpacked by `environment --version vllm==0.32.0`. `--product CHECKOUT --name before` keeps an older
