@@ -195,11 +195,18 @@ class Architecture(Entry):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copy = super().model_copy(update=update, deep=deep)
-        for name in ("groups", "attention_groups"):
+        for name in ("groups", "attention_groups", "hashed"):
             copy.__dict__.pop(name, None)
         return copy
 
-    # Asked for in each of tens of thousands of memory plans.
+    def __hash__(self) -> int:
+        return self.hashed
+
+    # Asked for in each of tens of thousands of memory plans, as the groups are.
+    @cached_property
+    def hashed(self) -> int:
+        return hash(tuple(getattr(self, name) for name in type(self).model_fields))
+
     @cached_property
     def groups(self) -> tuple[LayerGroup, ...]:
         """Return all layers, grouped by their mixers."""
@@ -301,10 +308,12 @@ def expert_width(a: Architecture) -> int:
     return a.expert_hidden_size or a.hidden_size
 
 
+@lru_cache
 def expert_layers(a: Architecture) -> int:
     return feed_forward_layers(a) - a.dense_layers if a.experts else 0
 
 
+@lru_cache
 def feed_forward_layers(a: Architecture) -> int:
     return sum(group.layers for group in a.groups if group.feed_forward)
 
@@ -331,6 +340,7 @@ class Matrices:
         return self.elements * self.weight_bytes
 
 
+@lru_cache
 def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, ...]:
     """Return a rank's mixers, quantised and plain, and feed-forward parts of all layers, without
     routed experts.

@@ -157,6 +157,7 @@ def check(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=4096)
 def names(*texts: str) -> frozenset[str]:
     """Return the names in some expressions."""
     return frozenset[str]().union(*(_compiled(text)[1] for text in texts))

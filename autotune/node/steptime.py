@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -463,6 +464,7 @@ def _passed_width(a: Architecture, group: LayerGroup) -> float:
     return (2 * a.heads + 2 * a.kv_heads) * (a.v_head_dim or a.head_dim) * group.recurrent
 
 
+@lru_cache
 def _draft_layer(a: Architecture, *, of_its_own: bool) -> Architecture:
     """Return the draft layer, as one of the model's layers with full attention.
 
