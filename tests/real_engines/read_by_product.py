@@ -53,7 +53,7 @@ class Product:
             model = model_from_file(folder / "config.json")
             if "ranks" in asked:
                 return self._layout(model, asked["ranks"], asked.get("cache", "auto"))
-            return self._facts(model)
+            return self._facts(self._as_read(model))
         except BadInput as error:
             return {"refused": [str(error).replace(str(folder), "")]}
 
@@ -81,6 +81,11 @@ class Product:
             "elements": total_parameters(a),
         }
 
+    def _as_read(self, model: ModelCard) -> ModelCard:
+        """The model as this version of the engine reads it."""
+        _, context = self._asked(model, 1)
+        return context.as_read(self.library.engine(self.engine)).model
+
     def _context(self, model: ModelCard) -> int:
         """The longest request that a server takes unless told otherwise."""
         if model.unpredicted:
@@ -92,8 +97,8 @@ class Product:
         answer: Answer = {"does_not_start": reason} if reason else {}
         if model.unpredicted:
             return answer
-        a, server = model.architecture, SimulatedServer(self._resolved(model, ranks, cache).setup)
-        kept = server.kv_type, ranks
+        server = SimulatedServer(self._resolved(model, ranks, cache).setup)
+        a, kept = server.architecture, (server.kv_type, ranks)
         aligned = server.coefficients.latent_cache_alignment
         return {
             **answer,
