@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from autotune.base import BadInput, MalformedFile
 from .schema import Option
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OptionTable:
     """All options of one engine version.
 
@@ -53,7 +53,7 @@ class OptionTable:
             for name in option.names
         }
 
-    @property
+    @cached_property
     def flags(self) -> frozenset[str]:
         """Return every spelling, with the ``--no-`` ones of boolean options."""
         flags = {flag for option in self.options for flag in option.flags}
