@@ -492,7 +492,8 @@ def state_bytes(
 def state_in_tokens(
     a: Architecture, kv_type: str, tensor_parallel: int, element_bytes: float
 ) -> float:
-    """Return the largest state of a recurrent layer in tokens of an attention layer's cache."""
+    """Return the tokens of an attention layer's KV cache that take as many bytes as the largest
+    recurrent state of one layer and sequence."""
     states = [one.state_bytes(tensor_parallel, element_bytes) for one in a.groups if one.recurrent]
     token = max(one.kv_bytes(kv_type, tensor_parallel, 0) for one in a.groups)
     return max(states) / token if states and token else 0.0

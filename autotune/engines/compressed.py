@@ -19,7 +19,8 @@ from .layers import ALL, KEPT, WINDOW, AttentionGroup, Projection
 
 _FLOAT32 = 4.0
 _BLOCK_TOKENS, _ALIGNMENT = 256, 576
-"""Tokens of a block of the cache, and bytes to which its rows of a layer are padded."""
+"""Tokens of a block of the KV cache, and the multiple of bytes to which a layer's part of a block is
+padded."""
 _WINDOW_ROWS = 64
 """Rows of a block of uncompressed tokens."""
 _SCALED = 64
@@ -27,12 +28,12 @@ _SCALED = 64
 
 
 class CompressedAttention(AttentionGroup):
-    """Layers that compress alike."""
+    """Layers with one compression ratio."""
 
     mixer: Literal["compressed"] = "compressed"
     window: PositiveInt
     ratio: NonNegativeInt = 0
-    """Tokens that one cached entry stands for; 0: the window alone."""
+    """Tokens that one entry of the KV cache is made of; 0: no such entries, only the window."""
     q_lora_rank: PositiveInt
     o_lora_rank: PositiveInt
     """Width of the output's low rank, for each of `o_groups`."""

@@ -20,6 +20,10 @@ ALL, KEPT, WINDOW = "all", "kept", "window"
 of the group's own window."""
 
 
+INDEXER_SCALE_BYTES = 4
+"""Bytes of the fp32 scale beside an indexer's fp8 key, per token and layer (DeepSeek-V3.2)."""
+
+
 class Indexer(Entry):
     """DeepSeek sparse attention's indexer (V3.2): scores all tokens, keeps the top ones."""
 
@@ -87,7 +91,7 @@ class LayerGroup(Entry):
 
     @property
     def recurrent(self) -> bool:
-        """Return whether each step reads and writes the sequences' whole states."""
+        """Return whether it has a recurrent state, all of which each decode step reads and writes."""
         return False
 
     @property
@@ -147,7 +151,7 @@ class AttentionGroup(LayerGroup):
 
     @property
     def sparse(self) -> bool:
-        """Return whether kernels over chosen entries compute it."""
+        """Return whether sparse kernels compute it: they read chosen entries of the KV cache."""
         return self.indexer is not None
 
     @property

@@ -401,7 +401,7 @@ class Library:
             gpus, most = int(counted["gpus"]), max(card.gpus, card.most_gpus)
             if gpus > most:
                 raise BadInput(
-                    f"{name}: a node of {card.name} has at most {most} GPUs, so these are "
+                    f"{name}: a node of {card.name} has at most {most} GPU{'s' * (most > 1)}, so these are "
                     f"{-(-gpus // most)} nodes, and a server over several nodes is not searched; "
                     f"name one node ({card.name}), of which run --executor ray measures many at a time"
                 )

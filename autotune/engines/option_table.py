@@ -23,7 +23,7 @@ from .schema import Option
 
 @dataclass(frozen=True)
 class OptionTable:
-    """All options of one engine version.
+    """Command-line options of one engine version, as its parser declares them.
 
     Attributes:
         config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not

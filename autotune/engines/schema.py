@@ -478,7 +478,7 @@ class EngineCard(Entry):
     simulated: list[NamedOptions] = []
     """Options that the simulator models, beside those that its knobs are read from."""
     reads: list[Reads] = []
-    """Changes of the model by the engine itself; each that holds counts."""
+    """Figures that this engine reads otherwise than the model's card has them; all that hold count."""
     loaded: list[Loaded] = []
     """Changes of the model; each that holds counts."""
     refusals: list[Rule] = []

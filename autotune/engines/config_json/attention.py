@@ -1,17 +1,19 @@
-"""Read the layers whose attention differs from what the model's own keys say."""
+"""Read the layers whose attention has other heads, windows or compression than the model's others
+(Gemma 4, MiMo-V2, DeepSeek-V4)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ..layers import INDEXER_SCALE_BYTES
 from .keys import ConfigJson, facts
 from .mixers import Listed
 
-_INDEXER_SCALE_BYTES = 4
 _CHOSEN = 4
 _RATIOS = (0, _CHOSEN, 128)
-"""Tokens for one entry; a query chooses among many entries (vLLM 0.33, models/deepseek_v4)."""
+"""Ratios that vLLM 0.33 has kernels for (models/deepseek_v4): tokens per entry of the KV cache. An
+indexer chooses entries at `_CHOSEN`; at 0 a layer has its window alone."""
 
 
 def listed_attention(
@@ -74,7 +76,7 @@ def _compressed(config: ConfigJson, figures: Mapping[str, Any], ratios: Sequence
         config.unknown(f"{min(odd)} tokens for one entry of the cache")
     config.required("sliding_window", "q_lora_rank", "o_lora_rank", "o_groups", "index_topk")
     indexer = config.figures("indexer")
-    indexer["bytes_per_token_layer"] = indexer["head_dim"] + _INDEXER_SCALE_BYTES
+    indexer["bytes_per_token_layer"] = indexer["head_dim"] + INDEXER_SCALE_BYTES
     common = {
         "mixer": "compressed",
         "heads": figures["heads"],

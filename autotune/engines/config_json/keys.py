@@ -148,6 +148,9 @@ class ConfigFacts(Entry):
     decoders: list[str]
     encoders: dict[str, str]
     other_architectures: dict[str, str]
+    prefixes: list[str]
+    modules: dict[str, list[str]]
+    in_parts: dict[str, list[str]]
     formats: dict[str, Format]
 
 

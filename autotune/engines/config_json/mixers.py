@@ -1,4 +1,5 @@
-"""Read which layers keep a state, or have a mixer or a feed-forward part alone."""
+"""Read which layers have a recurrent state, and which are a mixer (attention, Mamba …) or a
+feed-forward part alone."""
 
 from __future__ import annotations
 

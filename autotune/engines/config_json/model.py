@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..cards import Architecture, ModelCard
-from ..layers import Indexer
+from ..layers import INDEXER_SCALE_BYTES, Indexer
 from .attention import listed_attention
 from .keys import ConfigJson, NotPredicted, facts, read_json
 from .mixers import layer_words, listed_groups, with_parts
@@ -22,8 +22,6 @@ from .plain import FEW_FIGURES, MOST_LAYERS, plain_decoder
 from .positions import context_figures
 from .quantization import precision, untold
 
-# DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
-_INDEXER_SCALE_BYTES = 4
 _LAYER = re.compile(r"(?:model\.)?mtp|(?:model\.|language_model\.)*layers\.(\d+)\.")
 
 
@@ -160,7 +158,8 @@ def _vision_heads(config: ConfigJson) -> int:
 
 
 def _adjusted(config: ConfigJson, width: int) -> int:
-    """Return LFM2's width of a feed-forward part: two thirds of the file's, in whole multiples."""
+    """Return the feed-forward width that LFM2's class makes of the file's: two thirds of it times the
+    file's factor, rounded up to a multiple."""
     factor, unit = config.get("block_ffn_dim_multiplier"), config.number("block_multiple_of")
     factor = factor if isinstance(factor, int | float) and 0 < factor < 2**31 else 1
     return math.ceil(2 * width // 3 * factor / (unit or 1)) * (unit or 1)
@@ -276,5 +275,5 @@ def _indexer(config: ConfigJson, layers: int) -> Indexer | None:
         own = sum(kind in ("full", "F") for kind in kinds)
     elif every != 1:
         own = sum(max(layer - first + 1, 0) % every == 0 for layer in range(layers))
-    key_bytes = figures["head_dim"] + _INDEXER_SCALE_BYTES
+    key_bytes = figures["head_dim"] + INDEXER_SCALE_BYTES
     return Indexer(**figures, bytes_per_token_layer=key_bytes, layers=own)

@@ -11,32 +11,7 @@ from ..cards import MatrixType
 from ..layers import Projection
 from .keys import ConfigJson, JsonObject, facts, read_json
 
-_PREFIXES = (
-    *("model.layers.", "language_model.model.layers.", "model.language_model.layers."),
-    "layers.",
-)
 _DRAFT = "mtp.layers.0."
-_EXPERT = (
-    "mlp.experts.0.gate_proj",
-    "block_sparse_moe.experts.0.w1",
-    "feed_forward.experts.gate_up_proj",
-    "mlp.experts.0.up_proj",
-    "ffn.experts.0.w1",
-)
-_SHARED = (
-    "mlp.shared_experts.gate_proj",
-    "mlp.shared_expert.gate_proj",
-    "feed_forward.shared_expert.gate_proj",
-    "block_sparse_moe.shared_experts.gate_proj",
-    "mlp.shared_experts.up_proj",
-    "ffn.shared_experts.w1",
-)
-_DENSE = ("mlp.gate_proj", "feed_forward.gate_proj", "mlp.up_proj")
-_APART = {
-    "linear_attn.in_proj_qkvz": ("linear_attn.in_proj_qkv",),
-    "linear_attn.in_proj_ba": ("linear_attn.in_proj_b",),
-}
-"""Names where a checkpoint has a matrix in parts (Qwen3.5; joined in Qwen3-Next)."""
 Names = Sequence[str]
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
 _IGNORED_BY_FP8 = ("modules_to_not_convert", "ignored_layers")
@@ -66,7 +41,7 @@ class _Checkpoint:
 
     def scheme(self, layer: int, names: Names) -> Scheme | None:
         """Find the scheme of a module with one or more names; None: it is not quantised."""
-        full = [f"{prefix}{layer}.{name}" for name in names for prefix in _PREFIXES]
+        full = [f"{prefix}{layer}.{name}" for name in names for prefix in facts().prefixes]
         # Nemotron-H has one name for whatever a layer is.
         full += [f"backbone.layers.{layer}.mixer.{name.partition('.')[2]}" for name in names]
         full += [f"{_DRAFT}{name}" for name in names if layer == self.layers]
@@ -108,10 +83,11 @@ def precision(
     layers = range(len(with_experts))
     of_experts = [layer for layer in layers if with_experts[layer]]
     large = of_experts or layers
-    names = _EXPERT if of_experts else _DENSE
+    modules = facts().modules
+    names = modules["experts" if of_experts else "dense"]
     main = checkpoint.mean_bytes([(large, names, 1)])
-    projections = [
-        (having, (matrix.name, *_APART.get(matrix.name, ())), matrix.elements)
+    projections: list[tuple[Sequence[int], Names, float]] = [
+        (having, (matrix.name, *facts().in_parts.get(matrix.name, ())), matrix.elements)
         for having, matrix in mixers
         if not matrix.stored_bytes
     ]
@@ -119,7 +95,7 @@ def precision(
         "attention_weight_bytes": checkpoint.mean_bytes(projections or [(large, names, 1)]),
         # The shared experts, or without experts the dense layers.
         "dense_weight_bytes": checkpoint.mean_bytes(
-            [(large, _SHARED if of_experts else _DENSE, 1)]
+            [(large, modules["shared" if of_experts else "dense"], 1)]
         ),
     }
     if mtp:

@@ -167,7 +167,7 @@ def test_no_other_gpu_is_suggested_and_a_file_to_start_from_is_named(
         ("16xh200", "a node of h200 has at most 8 GPUs, so these are 2 nodes"),
         ("24xMI300X", "a node of mi300x has at most 8 GPUs, so these are 3 nodes"),
         ("8xgb200", "a node of gb200 has at most 4 GPUs, so these are 2 nodes"),
-        ("2xdgx-spark", "a node of gb10 has at most 1 GPUs, so these are 2 nodes"),
+        ("2xdgx-spark", "a node of gb10 has at most 1 GPU, so these are 2 nodes"),
         ("99xh200", "13 nodes"),
     ],
 )
