@@ -343,11 +343,11 @@ class Engine:
         scope = context.scope({"replicas": 1, **settings})
         on_node = {name: fill_value(value, scope) for name, value in self.card.on_node.items()}
         fixed = {**on_node, **settings}
-        knobs: dict[str, Scalar] = {}
+        scope = context.scope(fixed)
         for name, knob in self.card.knobs.items():
-            scope = context.scope({**fixed, **knobs})
-            knobs[name] = fixed[name] if name in fixed else default_of(knob, scope, context.version)
-        return knobs
+            if name not in fixed:
+                scope[name] = default_of(knob, scope, context.version)
+        return {name: scope[name] for name in self.card.knobs}
 
     def command(
         self, configuration: Configuration, context: Context, passthrough: Words = ()

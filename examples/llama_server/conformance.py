@@ -23,6 +23,7 @@ from autotune.base.errors import BadInput, RefusedCommand
 from autotune.engines.command import Command, Configuration, Scalar
 from autotune.engines.context import (
     Context,
+    Normaliser,
     as_failure,
     broken_rules,
     effective,
@@ -92,19 +93,18 @@ class EngineConformance:
     def drawn(self, context: Context) -> list[Configuration]:
         """Draw random candidates: a value to search for every knob, in the card's order, that break
         no rule."""
-        chance, drawn = (
-            random.Random(f"{context.version} {context.hardware.name}"),
-            list[Configuration](),
-        )
+        chance = random.Random(f"{context.version} {context.hardware.name}")
+        drawn = list[Configuration]()
+        defaults, normaliser = self.kind.default_knobs(context), Normaliser(self.card, context)
         for _ in range(_TRIES):
-            knobs = self.kind.default_knobs(context)
+            scope = context.scope(defaults)
             for name, knob in self.card.knobs.items():
-                scope = context.scope(knobs)
                 if evaluate(knob.active, scope):
-                    knobs[name] = chance.choice(search_values(knob, scope, context.version))
-            configuration = effective(self.card, Configuration(self.engine, knobs), context)
-            if not broken_rules(self.card, configuration, context):
-                drawn.append(configuration)
+                    scope[name] = chance.choice(search_values(knob, scope, context.version))
+            normaliser.apply(scope)
+            if not normaliser.broken(scope):
+                knobs = {name: scope[name] for name in defaults}
+                drawn.append(Configuration(self.engine, knobs))
             if len(drawn) == _SAMPLE:
                 break
         return drawn

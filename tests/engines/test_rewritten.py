@@ -150,6 +150,8 @@ def by_default(name: str, knob: str, configuration: Configuration, judged: Conte
     )
 
 
+# Enumerates the candidates of every version with a table, 21 of three engines.
+@pytest.mark.e2e
 @settings(max_examples=150)
 @given(
     # Filtered when drawn: every process that collects this file would enumerate all candidates.
