@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -132,18 +133,27 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
     # Ask the stream itself, because FORCE_COLOR makes no terminal of a pipe.
     progress = Progress(spec, MESSAGES, live=sys.stderr.isatty() and not as_json)
 
+    sys.unraisablehook = interrupt_again
+    suspend_with(progress.paused)
+    with progress:
+        return run_study(spec, home, progress)
+
+
+def suspend_with(paused: Callable[[], AbstractContextManager[object]]) -> None:
+    """Stop at Ctrl-Z with a display that is paused, so that it does not draw over the shell's own
+    output."""
+
     def suspend(*_: object) -> None:
-        with progress.paused():
+        with paused():
             # Use its default, not SIGSTOP: where no shell could wake us, the kernel ignores it.
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, suspend)
 
-    sys.unraisablehook = interrupt_again
-    # Pause at Ctrl-Z, so that the display does not draw over the shell's own output.
+    # Without vfork: its child unblocks signals while it is still the terminal's, stops at Ctrl-Z
+    # before it runs its program, and the parent, which vfork holds until then, never stops.
+    vars(subprocess)["_USE_VFORK"] = False
     signal.signal(signal.SIGTSTP, suspend)
-    with progress:
-        return run_study(spec, home, progress)
 
 
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:

@@ -159,6 +159,35 @@ except KeyboardInterrupt:
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
+def test_ctrl_z_stops_it_also_while_a_process_of_its_own_starts() -> None:
+    """Otherwise the terminal hangs: a study starts its servers in sessions of their own."""
+    code = """
+import contextlib, subprocess
+from autotune.cli.tuning import suspend_with
+suspend_with(contextlib.nullcontext)
+print(flush=True)
+while True:
+    subprocess.Popen(["true"], start_new_session=True).wait()
+"""
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, process_group=0) as starting:
+
+        def changed(how: int) -> bool:
+            options = os.WNOHANG | how
+            return until(lambda: os.waitid(os.P_PID, starting.pid, options) is not None)
+
+        try:
+            assert starting.stdout is not None
+            starting.stdout.readline()
+            for _ in range(100):
+                os.killpg(starting.pid, signal.SIGTSTP)
+                assert changed(os.WSTOPPED)
+                os.killpg(starting.pid, signal.SIGCONT)
+                assert changed(os.WCONTINUED)
+        finally:
+            os.killpg(starting.pid, signal.SIGKILL)
+
+
 def test_the_command_to_go_on_holds_in_any_folder_and_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
