@@ -36,6 +36,15 @@ LIBRARY = Library()
             "[I] [MemUsageChange] Allocated 21.10 GiB for max tokens in paged KV cache (322592).",
             322592,
         ),
+        # As 1.1.0rc3 printed it on one GPU (gpt-oss-120b, 20 December 2025): the first cache is the
+        # one that the memory is estimated with.
+        (
+            "tensorrt_llm",
+            "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.56 GiB for max tokens in paged KV cache (8224).\n"
+            "[12/20/2025-04:21:51] [TRT-LLM] [I] Estimated max memory in KV cache : 5.95 GiB\n"
+            "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720).",
+            86720,
+        ),
         ("vllm", "INFO Starting vLLM server; max_total_num_tokens is not its word", None),
     ],
 )
