@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
 from .command import Scalar
 from .entry import Entry, KnownVersion, NonEmpty, Versioned, VersionRange, in_range
@@ -132,6 +132,21 @@ class GiveUp(Entry):
     """The value without a trade-off."""
 
 
+class PublishedEffect(Conditional):
+    """Published effect of a knob's value on the throughput: a reason to try it.
+
+    Of a knob's list the first that holds counts.
+    """
+
+    when: Expression
+    """Condition on the configuration, the knob's own value included."""
+    ratio: PositiveFloat
+    """Throughput, as a multiple of that with the knob's default."""
+    load: str
+    """Model, GPUs and load of the measurement."""
+    source: str
+
+
 class Knob(Entry):
     """One knob of an engine.
 
@@ -176,6 +191,7 @@ class Knob(Entry):
     monotone_memory: bool = False
     """A larger value never needs less GPU memory."""
     gives_up: list[GiveUp] = []
+    published: list[PublishedEffect] = []
     source: str = ""
 
     def exists_in(self, version: str) -> bool:

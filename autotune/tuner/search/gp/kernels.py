@@ -161,12 +161,13 @@ _NO_PRIOR = 0.4
 @dataclass(frozen=True, slots=True)
 class UnsureFigure:
     """An uncertain figure of a source about an engine; logs: additions of each draw to its
-    logarithm, ``(draws,)``."""
+    logarithm, ``(draws,)``; published: as somebody measured it, in words."""
 
     name: str
     engine: str
     value: float
     logs: Floats
+    published: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,14 @@ __all__ = ["Source", "coverage", "keep", "priors_of", "sources_of"]
 
 
 def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
-    """Say how many candidates have a prior."""
+    """Say how many candidates have a prior, and what somebody published of them."""
     known = np.any([np.isfinite(prior.mean) for prior in priors], axis=0).sum() if priors else 0
     names = f" ({', '.join(prior.name for prior in priors)})" if known else ""
     rest = "" if known in (0, len(candidates)) else "; the others start at the mean of the launches"
-    return f"{known:,} of {len(candidates):,} candidates have a prior{names}{rest}"
+    effects = dict.fromkeys(one.published for prior in priors for one in prior.figures)
+    effects.pop("", None)
+    said = f"; published: {', '.join(effects)}" if effects else ""
+    return f"{known:,} of {len(candidates):,} candidates have a prior{names}{rest}{said}"
 
 
 def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 from packaging.version import InvalidVersion
@@ -19,6 +20,8 @@ from packaging.version import InvalidVersion
 from autotune.base import BadInput
 from autotune.base.arrays import Floats
 from autotune.engines import Candidate, Configuration, engine
+from autotune.engines.context import default_of
+from autotune.engines.schema import PublishedEffect, holding
 from autotune.load.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import (
@@ -43,6 +46,9 @@ from ..objective import score_of, weights
 from ..reach import times
 
 DRAWS = 32
+CARRIED = 0.5
+"""Share of a published effect, a logarithm, that is expected elsewhere, and its standard deviation:
+between none and all of it."""
 MOST = 200_000
 """Candidates with draws, those with the best means: 32 draws of each are 51 MB. The others change
 as the middle one."""
@@ -175,16 +181,50 @@ def _prior(
     if not np.isfinite(mean).any():
         return None
     rows = list(zip(*predicted, strict=True))
+    draws, figures = _drawn(spec, predicted, loads, mean), _figures(calibration, engines, offsets)
+    guessed = prepared.backend.predicted or _latency(spec.objective)
+    published = {} if guessed else _published(prepared, setups, nodes[0])
+    random = np.random.default_rng(_SEED)
+    for (owner, knob, effect), where in published.items():
+        log = CARRIED * math.log(effect.ratio)
+        logs = log * random.standard_normal(DRAWS)
+        mean, draws = mean + log * where, draws + (log + logs)[:, None] * where
+        said = f"{knob} ×{effect.ratio:g} ({owner}, {effect.load}; {effect.source})"
+        figure = UnsureFigure(f"effect of {knob}", owner, math.exp(log), logs, said)
+        figures = (*figures, figure)
     return Prior(
         name,
         mean,
         p_starts=np.array([min((one.starts for one in row if one), default=1.0) for row in rows]),
         doubts=tuple(next((one.doubt for one in row if one and one.doubt), "") for row in rows),
         launch_s=np.array([_launch_s(row) for row in rows]),
-        draws=_drawn(spec, predicted, loads, mean),
-        figures=_figures(calibration, engines, offsets),
+        draws=draws,
+        figures=figures,
         beyond=_beyond(spec, predicted[0], setups) if spec.load.fixed and len(loads) == 1 else None,
     )
+
+
+def _published(
+    prepared: Prepared, setups: Setups, nodes: Mapping[str, SteadyNode]
+) -> dict[tuple[str, str, PublishedEffect], Floats]:
+    """Return the setups (1, others 0) with each published effect of a knob that the simulator does
+    not tell."""
+    found: dict[tuple[str, str, PublishedEffect], Floats] = {}
+    for place, setup in enumerate(setups):
+        space = prepared.spaces.get(setup.configuration.engine) if setup else None
+        if setup is None or space is None:
+            continue
+        scope, version = space.context.scope(setup.configuration.knobs), space.context.version
+        for knob, about in space.card.knobs.items():
+            for effect in holding(about.published, scope, version)[:1]:
+                usual = {knob: default_of(about, scope, version)}
+                plain = replace(setup, configuration=setup.configuration.with_knobs(**usual))
+                both = [_predicted(nodes[space.engine.name], one) for one in (setup, plain)]
+                known = [one.metrics for one in both if one]
+                if known and known[0] == known[-1]:
+                    key = space.engine.name, knob, effect
+                    found.setdefault(key, np.zeros(len(setups)))[place] = 1.0
+    return found
 
 
 def _beyond(

@@ -3,12 +3,17 @@ wrote."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.engines.enumeration import Enumeration
 from autotune.engines.registry import engine
+from autotune.engines.space import EngineSpace
 from autotune.tuner.search.priors import coverage, priors_of
 from autotune.tuner.search.priors.simulated import DRAWS
 from tests.tuner.search.priors.prepared import Row, prepared, question
@@ -289,3 +294,44 @@ def test_no_table_raises(rows):
     for prior in found:
         assert prior.mean.shape == (len(study.candidates),)
         assert not np.isinf(prior.mean).any()
+
+
+def _balanced(on: str, **changes):
+    """Candidates of TensorRT-LLM with one tensor-parallel rank and with eight attention replicas,
+    of which one waits for the others."""
+    spec, kind = question(on=on, **changes), engine("tensorrt_llm")
+    context = replace(spec.context(kind.version()), concurrency=256.0)
+    layouts = (
+        {"tensor_parallel": 8},
+        {"tensor_parallel": 1, "data_parallel": 8},
+        {"tensor_parallel": 1, "data_parallel": 8, "attention_dp_balance": True},
+    )
+    rows = [(kind.name, kind.default_knobs(context, knobs)) for knobs in layouts]
+    found = prepared(rows, context.version, on=on, **changes)
+    space = EngineSpace(kind, context, Enumeration(), {})
+    return replace(found, spaces={kind.name: space})
+
+
+def test_a_published_effect_is_a_reason_to_try_a_value_that_the_simulator_does_not_tell():
+    asked = _balanced("process")
+    priors = priors_of(asked)
+    published = math.log(34_140 / 25_664)  # blog10_ADP_Balance_Strategy.md of TensorRT-LLM
+    for prior in priors:
+        gain = prior.mean[2] - prior.mean[1]
+        assert 0.3 * published < gain < 0.7 * published, "elsewhere a part of it"
+        drawn = prior.draws[:, 2] - prior.draws[:, 1]
+        assert drawn.std() > 0.3 * published, "it may be none, or all"
+        assert abs(drawn.mean() - gain) < 0.3 * published
+    said = coverage(priors, asked.candidates)
+    assert said.count("attention_dp_balance ×1.33 (tensorrt_llm, DeepSeek-V3 on 8 GB200") == 1
+    assert "blog10_ADP_Balance_Strategy.md" in said
+
+
+@pytest.mark.parametrize(
+    ("on", "changes"), [("simulator", {}), ("process", {"objective": "mean_tpot_ms"})]
+)
+def test_no_published_throughput_is_expected_of_the_simulator_or_of_a_latency(on, changes):
+    priors = priors_of(_balanced(on, **changes))
+    assert [prior.mean[2] - prior.mean[1] for prior in priors] == [0.0] * len(priors)
+    assert priors
+    assert not any(one.published for prior in priors for one in prior.figures)
