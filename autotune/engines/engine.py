@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -151,15 +151,10 @@ def expand_file(arguments: Words, files: Mapping[str, str], at: int) -> list[str
 
     Raises `BadInput` when the file cannot be read or is no mapping.
     """
-    words = list(arguments)
-    index = next((i for i, word in enumerate(words) if flag_of(word) == _FILE_OPTION), None)
-    if index is None:
+    words, name = split_file(arguments, [_FILE_OPTION])
+    if name is None:
         return words
-    _, equals, name = words[index].partition("=")
-    if not equals and index + 1 == len(words):
-        raise BadInput(f"error: argument {_FILE_OPTION}: expected one argument")
-    document = read_mapping(name if equals else words[index + 1], files)
-    del words[index : index + (1 if equals else 2)]
+    document = read_mapping(name, files)
     at = min(at, len(words))
     options: list[str] = []
     for key, value in document.items():
@@ -173,6 +168,18 @@ def expand_file(arguments: Words, files: Mapping[str, str], at: int) -> list[str
         elif value is not True:
             options.append(str(value))
     return [*words[:at], *options, *words[at:]]
+
+
+def split_file(arguments: Words, flags: Container[str]) -> tuple[list[str], str | None]:
+    """Split off the config file that arguments name by one of some flags; None without one."""
+    words = list(arguments)
+    index = next((i for i, word in enumerate(words) if flag_of(word) in flags), None)
+    if index is None:
+        return words, None
+    flag, equals, name = words.pop(index).partition("=")
+    if not equals and index == len(words):
+        raise BadInput(f"error: argument {flag}: expected one argument")
+    return words, name if equals else words.pop(index)
 
 
 def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
@@ -413,9 +420,17 @@ class Engine:
                     level = document
                     for parent in parents:
                         level = level.setdefault(parent, {})
-                    level[last] = fill_value(value, scope)
+                    if value == {}:
+                        level.setdefault(last, {})
+                    else:
+                        level[last] = fill_value(value, scope)
             files[name] = yaml.safe_dump(document, sort_keys=False)
         return replace(command, argv=argv, env=env, files=files)
+
+    def with_keys(self, command: Command, keys: Sequence[Addition], version: str) -> Command:
+        """Return a command with these keys in a config file of its own."""
+        argv, _ = self.split_file(command.argv)
+        return self._added(replace(command, argv=tuple(argv), files={}), keys, {}, version)
 
     def knob_additions(self, name: str, scope: Scope, version: str) -> list[Addition]:
         """List the additions of one knob to the command line; raises `BadInput` if this version
@@ -500,6 +515,23 @@ class Engine:
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
         """Read the engine's own config file; empty if it has none."""
         return {}
+
+    def split_file(self, words: Words) -> tuple[list[str], str | None]:
+        """Split off the config file of typed arguments; None without one."""
+        return split_file(words, [_FILE_OPTION, *(str(one.value) for one in self.card.config_flag)])
+
+    def with_file(
+        self, words: Words, version: str, files: Mapping[str, str]
+    ) -> tuple[Words, dict[str, Any]]:
+        """Return typed arguments with the options of a config file that comes with them, or
+        without it, and the content of the engine's own."""
+        others, name = self.split_file(words)
+        if name not in files:
+            return words, {}
+        command = Command((), files=files)
+        if not self.card.config_flag:
+            return self.prepare(words, version, command), {}
+        return others, self.config(self.given(words, version), command, version)
 
     def knobs(self, parsed: ParsedCommand, context: Context) -> Configuration:
         """Read the knobs back from a command, the others at their defaults; before the engine's own

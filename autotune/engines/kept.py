@@ -22,7 +22,7 @@ from .command import Command, Words, referenced
 from .context import Context
 from .engine import Engine, flag_of
 from .entry import first_for
-from .options import leaves, readers, readings
+from .options import dotted, leaves, readers, readings
 from .schema import Addition, Counterpart, EngineCard, Option, name_of
 
 _BRACES = str.maketrans({"{": r"\x7b", "}": r"\x7d"})
@@ -128,6 +128,11 @@ def given_options(kind: Engine, words: Words, version: str) -> list[OwnOption]:
     return list(found.values())
 
 
+def keys_of(document: Mapping[str, Any]) -> list[OwnOption]:
+    """Return each key of a config file."""
+    return [OwnOption((key,), config={key: value}) for key, value in dotted(document).items()]
+
+
 def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOption]:
     """Read the options of a command, tuned ones too; raises `BadInput` as `Engine.parse` does."""
     version = context.version
@@ -151,11 +156,9 @@ def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOpt
                 for part in parts
                 if f"args.{part.names[0]}" not in read and not _sets_a_knob(kind, context, part)
             ]
-    for key, leaf in leaves(parsed.config):
-        if name := key.removeprefix("."):
-            own = OwnOption((name,), config={name: leaf})
-            tuned = f"config.{name}" in read or _sets_a_knob(kind, context, own)
-            found.append(replace(own, tuned=tuned))
+    for own in keys_of(parsed.config):
+        tuned = f"config.{own.name}" in read or _sets_a_knob(kind, context, own)
+        found.append(replace(own, tuned=tuned))
     scope = context.scope(kind.default_knobs(context))
     always = {name: value for one in kind.always(scope, context) for name, value in one.env.items()}
     return found + [
@@ -333,9 +336,14 @@ def with_engine_args(
 ) -> tuple[Command, list[str]]:
     """Add the options of ``--engine-arg`` to a typed command, but those that it sets itself; with
     notes."""
-    given = kind.parse(command, version).given
+    parsed = kind.parse(command, version)
+    keys = dotted(parsed.config)
     own = [
-        one for one in asked if one.name in command.env or (one.option and one.option.dest in given)
+        one
+        for one in asked
+        if one.name in command.env
+        or (one.option and one.option.dest in parsed.given)
+        or any(f"{key}.".startswith(f"{one.name}.") for key in keys if one.config)
     ]
     added = [one for one in asked if one not in own]
     env = {name: value for one in added for name, value in one.env.items()}
@@ -346,4 +354,9 @@ def with_engine_args(
     if own:
         notes.append(f"{option} keeps its own value, not {', '.join(one.text for one in own)}")
     argv = (*command.argv, *(word for one in added for word in one.words))
-    return replace(command, argv=argv, env={**command.env, **env}), notes
+    command = replace(command, argv=argv, env={**command.env, **env})
+    if config := {key: value for one in added for key, value in one.config.items()}:
+        command = kind.with_keys(
+            command, [*literal_addition(parsed.config), *literal_addition(config)], version
+        )
+    return command, notes

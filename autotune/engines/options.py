@@ -66,12 +66,21 @@ def settings(kind: Engine, parsed: ParsedCommand) -> Iterator[Setting]:
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values in nested mappings with their keys, a dot before each; another value
-    itself."""
-    if not isinstance(value, Mapping) or not value:
+    itself.
+
+    A mapping whose keys are no names is a value.
+    """
+    named = isinstance(value, Mapping) and all(isinstance(k, str) and "." not in k for k in value)
+    if not named or not value:
         yield path, value
         return
     for key, part in value.items():
         yield from leaves(part, f"{path}.{key}")
+
+
+def dotted(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values in nested mappings by their dotted keys."""
+    return {key[1:]: value for key, value in leaves(document) if key}
 
 
 @cache

@@ -17,7 +17,7 @@ from .engine import Engine, ParsedCommand
 from .enumeration import Enumeration
 from .expression import Namespace
 from .kept import Kept, literal_addition
-from .options import read_from
+from .options import dotted, read_from
 from .registry import settings_in_front
 from .schema import Addition, EngineCard, name_of
 
@@ -79,23 +79,35 @@ NOTHING = PassedThrough()
 
 
 def passed_through(
-    kind: Engine, context: Context, text: str, pins: Knobs, kept: Kept
+    kind: Engine,
+    context: Context,
+    text: str,
+    pins: Knobs,
+    kept: Kept,
+    files: Mapping[str, str],
 ) -> PassedThrough:
     """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or
     contradicts a pin.
 
-    What is `kept` of the user's command stands in front, so that an option of the text wins.
+    What is `kept` of the user's command stands in front, so that an option of the text wins. A
+    config file among the `files` is no part of a command: its settings are.
     """
-    env, words = settings_in_front(shlex.split(text))
+    env, typed = settings_in_front(shlex.split(text))
     env = {**kept.env, **env}
     option = f"--engine-arg {kind.name}={shlex.quote(text)}" if text else "--baseline"
+    try:
+        words, config = kind.with_file(typed, context.version, files)
+    except BadInput as error:
+        raise BadInput(f"{option}: {error}") from error
+    keys = dotted(config)
     settings = Configuration(kind.name, kind.default_knobs(context, pins))
     alone, own = (
         kind.command_with([], context.scope({}), context, each) for each in (words, kept.words)
     )
-    passed = PassedThrough(option, env, [*kept.words, *words], config=kept.config)
+    passed = PassedThrough(option, env, [*kept.words, *words], config={**kept.config, **keys})
     try:
         given = given_paths(kind, kind.parse(replace(alone, env=env), context.version))
+        given |= {f"config.{key}" for key in keys}
         passed = replace(passed, own=given_paths(kind, kind.parse(own, context.version)))
         parsed = kind.parse(passed.command(kind, settings, context), context.version)
         knobs = kind.knobs(parsed, context).knobs
@@ -114,6 +126,7 @@ def passed_through(
         if kind.table(context.version).borrowed:
             return passed  # An option that this version may know.
         raise BadInput(f"{option}: {error}") from error
+    given = _whole(given)
     shared = frozenset[str]().union(*(paths for paths in reads.values() if paths & given))
     related = [name for name, paths in reads.items() if paths & shared]
     return replace(
@@ -123,8 +136,14 @@ def passed_through(
 
 def knobs_set(kind: Engine, parsed: ParsedCommand, context: Context, given: Set[str]) -> list[str]:
     """List the knobs of a command that the given paths decide."""
-    read = [name for name in kind.card.knobs if read_from(kind, name, context.version) & given]
+    whole = _whole(given)
+    read = [name for name in kind.card.knobs if read_from(kind, name, context.version) & whole]
     return [name for name in read if _decides(kind, name, parsed, context, given)]
+
+
+def _whole(paths: Set[str]) -> set[str]:
+    """Return the options, variables and uppermost keys of some paths."""
+    return {".".join(path.split(".")[:2]) for path in paths}
 
 
 def given_paths(kind: Engine, parsed: ParsedCommand) -> set[str]:
@@ -150,13 +169,23 @@ def _decides(
         scope = context.scope({})
         for space in ("args", "env", "config"):
             values: Mapping[str, Any] = getattr(parsed, space)
-            scope[space] = Namespace(
-                {n: absent if f"{space}.{n}" in given else value for n, value in values.items()}
-            )
+            scope[space] = Namespace(_with(absent, values, given, space))
         with suppress(BadInput):
             readings.append(kind.read(knob, scope, parsed.version))
     value = kind.read(knob, kind.scope(parsed, context), parsed.version)
     return not readings or any(reading != value for reading in readings)
+
+
+def _with(absent: object, values: Mapping[str, Any], given: Set[str], path: str) -> dict[str, Any]:
+    """Copy nested mappings with a value in the place of what is given."""
+    return {
+        key: absent
+        if (own := f"{path}.{key}") in given
+        else _with(absent, value, given, own)
+        if isinstance(value, Mapping)
+        else value
+        for key, value in values.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +24,11 @@ from autotune.engines import (
     recognise,
     split_command,
 )
+from autotune.engines.engine import read_mapping
 from autotune.engines.installed import choose, named_binaries, why_missing
 from autotune.engines.library import LOCAL
 from autotune.engines.machine import check_gpus, gpus, has, node, power_of
+from autotune.engines.options import dotted
 from autotune.engines.registry import settings_in_front
 from autotune.load.metrics.table import ENERGY
 from autotune.load.workloads import load_workload, with_speedup
@@ -178,6 +180,7 @@ def _served(
     cards += _baseline(options.baseline, library)
     images = backend.images(options.images, cards, versions, spec.hardware, library)
     passed = _engine_args(options.engine_args, library)
+    passed_files = _config_files(passed, library)
     variables = typed_variables(options.env, os.environ)
     for card in cards if variables else ():
         passed[card.engine] = in_front(passed.get(card.engine, ""), card, variables, library)
@@ -202,6 +205,7 @@ def _served(
         baseline_files=files,
         pins=pins,
         engine_args=dict(chosen.engine_args),
+        passed_files=passed_files,
         installed=dict(chosen.installed),
         calibration=calibration and calibration.model_dump(mode="json"),
         images={name: image for name, (_, image) in images.items()},
@@ -380,3 +384,24 @@ def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
         refuse_secrets(words, env, f"--engine-arg {owner}")
         passed[owner] = f"{passed[owner]} {value}" if owner in passed else value
     return passed
+
+
+def _config_files(passed: Mapping[str, str], library: Library) -> dict[str, str]:
+    """Read the config files of ``--engine-arg``; raises `BadInput` for none, and for a secret in
+    it."""
+    files: dict[str, str] = {}
+    for owner, text in passed.items():
+        option = f"--engine-arg {owner}={shlex.quote(text)}"
+        try:
+            _, name = engine(owner, library).split_file(settings_in_front(shlex.split(text))[1])
+            if name is None:
+                continue
+            document = read_mapping(name, {})
+        except BadInput as error:
+            raise BadInput(f"{option}: {error}") from error
+        words = [
+            word for key, value in dotted(document).items() for word in (f"--{key}", f"{value}")
+        ]
+        refuse_secrets(words, {}, f"--engine-arg {owner}, in its --config file")
+        files[name] = yaml.safe_dump(document, sort_keys=False)
+    return files

@@ -334,7 +334,7 @@ def _engine_space(
     text, kept = spec.engine_args.get(kind.name, ""), own.kept_by(kind, context.version)
     passed = NOTHING
     if text or kept != Kept():
-        passed = passed_through(kind, context, text, pins, kept)
+        passed = passed_through(kind, context, text, pins, kept, spec.passed_files)
         pins |= passed.pins
         context = _as_loaded(kind, context, passed, {**defaults, **pins})
     fixed: Mapping[str, Scalar] = own.words(kind, context) | pins

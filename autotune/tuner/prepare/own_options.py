@@ -25,6 +25,7 @@ from autotune.engines.kept import (
     counterparts_in,
     given_options,
     kept_by,
+    keys_of,
     missing_files,
     own_options,
     translated_for,
@@ -108,10 +109,12 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
     text = spec.engine_args.get(kind.name, "")
-    env, words = settings_in_front(shlex.split(text))
+    env, typed_words = settings_in_front(shlex.split(text))
     try:
+        words, keys = kind.with_file(typed_words, version, spec.passed_files)
         asked = given_options(kind, kind.prepare(words, version, Command(tuple(words))), version)
         asked += [OwnOption((name,), env={name: value}) for name, value in env.items()]
+        asked += keys_of(keys)
         command, notes = with_engine_args(kind, typed, asked, version)
     except BadInput as error:
         raise BadInput(f"--engine-arg {kind.name}={shlex.quote(text)}: {error}") from error

@@ -84,6 +84,8 @@ class StudySpec(_Value):
         ladder: from the lightest; empty: none.
         find_load: None: the first workload's own load.
         recipe: the engine whose vendor's recipe is the baseline; None for another baseline.
+        passed_files: the config files of `engine_args`: name to content; empty in studies of before,
+            whose candidates have no file of their own where one is passed.
         baseline_files: the files that the baseline's command brings: name to content.
         accuracy_sha256, table_sha256: of the content of a task file and of a replayed one; a
             resumed study must find the same.
@@ -133,6 +135,7 @@ class StudySpec(_Value):
     accuracy: str | None = None
     accuracy_sha256: str | None = None
     engine_args: dict[str, str] = {}
+    passed_files: dict[str, str] = {}
     launches: int = Field(default=30, gt=0)
     finals_from: int = Field(default=0, ge=0)
     keeps_unread: bool = False

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from autotune.engines.command import Configuration
 from autotune.engines.context import Context, effective
@@ -14,7 +15,9 @@ from autotune.engines.kept import Kept
 from autotune.engines.library import load
 from autotune.engines.schema import EngineCard
 from autotune.engines.space import CONTRADICTS, passed_through
-from autotune.tuner.prepare.candidates import Prepared
+from autotune.tuner.prepare.build_spec import build_spec
+from autotune.tuner.prepare.candidates import Prepared, prepare
+from autotune.tuner.study.home import library_for
 from autotune.tuner.study.options import RunOptions
 from tests.tuner.prepare.settings import LIBRARY, RUN, prepared, said
 
@@ -144,19 +147,71 @@ def test_a_value_that_the_knob_cannot_have_is_refused() -> None:
     )
 
 
-def test_a_config_file_takes_the_place_of_the_one_with_the_searched_settings(
-    tmp_path: Path,
-) -> None:
-    """TensorRT-LLM reads one file: a candidate whose settings would stand in the other one cannot
-    be launched."""
+def test_a_config_file_s_keys_stand_in_every_candidate_s_file(tmp_path: Path) -> None:
+    """TensorRT-LLM reads one file, which has the settings of both; the given one is not needed
+    later."""
+    file, flag = tmp_path / "own.yaml", "--extra_llm_api_options"
+    own = {"stream_interval": 20, "moe_config": {}, "max_batch_size": 32}
+    given = {**own, "kv_cache_config": {"dtype": "fp8", "enable_partial_reuse": False}}
+    file.write_text(yaml.safe_dump(given))
+    asked = replace(SMALL, engines=["tensorrt_llm"], engine_args=[f"tensorrt_llm={flag} {file}"])
+    spec = build_spec(asked)
+    earlier = prepare(spec.with_fields(passed_files={}), library_for(None))
+    typed = "trtllm-serve Qwen/Qwen3-8B --config base.yaml"
+    (tmp_path / "base.yaml").write_text("stream_interval: 5\nkv_cache_config: {dtype: auto}\n")
+    mine = prepared(replace(asked, baseline=typed.replace("base", f"{tmp_path}/base")))
+    file.unlink()
+    assert all(str(file) in earlier.command_of(one).argv for one in earlier.candidates.items), (
+        "a study of before goes on as it began"
+    )
+    assert yaml.safe_load(
+        mine.command_of(mine.candidates.items[0]).files["trtllm-config.yaml"]
+    ) == {
+        **given,
+        "stream_interval": 5,
+        "kv_cache_config": {"dtype": "auto", "enable_partial_reuse": False},
+    }, "the baseline's own keys win"
+    found = prepare(spec, library_for(None))
+    space = found.spaces["tensorrt_llm"]
+    assert space.pins == {"kv_cache_dtype": "fp8", "max_running_requests": 32}
+    for one in found.candidates.items:
+        command = found.command_of(one)
+        (text,) = command.files.values()
+        document = yaml.safe_load(text)
+        assert {**document, **own} == document
+        assert document["kv_cache_config"].items() >= given["kv_cache_config"].items()
+        read = space.engine.knobs(space.engine.parse(command, one.engine_version), space.context)
+        assert effective(space.card, read, space.context) == one.configuration
+    assert all(len(values(found, knob)) > 1 for knob in ("memory_fraction", "cuda_graph_max_batch"))
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_options_of_a_config_file_stand_in_every_command(name: str, tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text("kv_cache_config: {dtype: fp8}\nmax_batch_size: 32\n")
-    found = passing(SMALL, "tensorrt_llm", f"--config {file}")
-    assert found.spaces["tensorrt_llm"].pins == {
-        "kv_cache_dtype": "fp8",
-        "max_running_requests": 32,
-    }
-    assert all(not found.command_of(one).files for one in found.candidates.items)
+    file.write_text(
+        "chunked-prefill-size: 4096\nmax-num-batched-tokens: 4096\nstream-interval: 10\n"
+    )
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[name == "vllm"], lines[2]]))
+    spec = build_spec(replace(SMALL, engines=[name], engine_args=[f"{name}=--config {file}"]))
+    file.unlink()
+    found = prepare(spec, library_for(None))
+    assert found.spaces[name].pins == {"max_batched_tokens": 4096}
+    for one in found.candidates.items:
+        words = " ".join(found.command_of(one).argv)
+        assert "4096 --stream-interval 10" in words
+        assert "--config" not in words
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm"])
+def test_a_config_file_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    for text, words in ((None, "cannot be read"), ("[1]", "not a mapping"), ("a: [", "not YAML")):
+        if text is not None:
+            file.write_text(text)
+        message = said(replace(SMALL, engines=[name], engine_args=[f"{name}=--config {file}"]))
+        assert message.startswith(f"--engine-arg {name}=")
+        assert words in message
 
 
 def test_an_option_of_a_version_without_a_table_is_passed_through() -> None:
@@ -181,11 +236,11 @@ def test_an_engine_from_a_package_has_its_options_read_too() -> None:
     kind = Engine(load(folder / "autotune_llama_server" / "llama_server.yaml", EngineCard))
     model, node = LIBRARY.model("Qwen/Qwen3-8B"), LIBRARY.node("h200")
     context = Context(model, node, 1, kind.version())
-    assert passed_through(kind, context, "-np=4 --no-cache-prompt", {}, Kept()).pins == {
+    assert passed_through(kind, context, "-np=4 --no-cache-prompt", {}, Kept(), {}).pins == {
         "max_running_requests": 4,
         "prefix_caching": False,
     }
-    passed = passed_through(kind, context, "-c 8192", {"max_running_requests": 4}, Kept())
+    passed = passed_through(kind, context, "-c 8192", {"max_running_requests": 4}, Kept(), {})
     assert passed.pins == {"context_length": 2048}
     four = Configuration(
         kind.name, kind.default_knobs(context, {**passed.pins, "max_running_requests": 4})
