@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from autotune.cli.main import cli
-from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.options import RunOptions, declared_options
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 MARK = "<!-- Below: written by scripts/cli_reference.py. -->\n"
@@ -62,12 +62,8 @@ def reference(command: click.Command, name: str) -> Iterator[str]:
 
 
 def _groups() -> dict[str, str]:
-    kinds = {
-        name: field.metadata["option"].group
-        for name, field in RunOptions.__dataclass_fields__.items()
-        if field.metadata
-    }
-    return {name: group for name, group in kinds.items() if group} | {"dry_run": "The study"}
+    kinds = {one.name: declared.group for one, declared in declared_options(RunOptions)}
+    return kinds | {"dry_run": "The study"}
 
 
 def _argument(one: click.Argument) -> str:

@@ -19,8 +19,7 @@ from rich.markdown import CodeBlock, Markdown, TableElement
 from rich.table import Table
 from rich.text import Text
 
-from autotune.base.options import GROUPS, STUDY, Option, declared_options
-from autotune.tuner.study.options import RunOptions
+from autotune.tuner.study.options import GROUPS, Option, RunOptions, declared_options
 
 Function = Callable[..., Any]
 """A function that a command calls."""
@@ -49,7 +48,7 @@ common_without_home = partial(common, home_is_used=False)
 
 def options_of(kind: type, *names: str) -> Decorator:
     """Make click's options from a dataclass's fields of these names, or all
-    (`autotune.base.options.option`)."""
+    (`autotune.tuner.study.options`)."""
 
     def decorate(command: Function) -> Function:
         hints = get_type_hints(kind)
@@ -123,7 +122,7 @@ Examples:
 
 
 class GroupedCommand(click.Command):
-    """A command that lists its options under the headings of `autotune.base.options.GROUPS`."""
+    """A command that lists its options under the headings of `autotune.tuner.study.options.GROUPS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups in order; options that are no field of `RunOptions` belong to the
@@ -132,7 +131,7 @@ class GroupedCommand(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in GROUPS}
         for parameter in self.get_params(ctx):
             if (row := parameter.get_help_record(ctx)) is not None:
-                sections[group_of.get(str(parameter.name), STUDY)].append(row)
+                sections[group_of.get(str(parameter.name), GROUPS[-1])].append(row)
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(rows)

@@ -6,9 +6,9 @@ import shlex
 
 from click.shell_completion import BashComplete
 
-from autotune.base.options import GROUPS
 from autotune.cli.main import cli, run
 from autotune.cli.shared import EXAMPLES
+from autotune.tuner.study.options import GROUPS
 
 
 def test_every_option_stands_in_one_group() -> None:

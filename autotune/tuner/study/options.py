@@ -1,114 +1,111 @@
-"""The typed options of ``autotune run``, ``verify``, ``simulate``, ``bench`` and ``calibrate``.
+"""The typed options of ``autotune run``, ``verify``, ``simulate``, ``emulate``, ``bench`` and
+``calibrate``.
 
-A field is an option of the command line: name, type and default are the field's, flag, help and
-group stand in `option`. `autotune.cli.shared.options_of` makes click's options of them, and
-`command_line` asks a study's question again by them, so that a new option is one line here.
+A field is an option of the command line if ``options.yaml`` has its flag, help and group; name,
+type and default are the field's. `autotune.cli.shared.options_of` makes click's options of them,
+and `command_line` asks a study's question again by them.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.base.options import (
-    FIRST,
-    GOAL,
-    PLACE,
-    SPACE,
-    STUDY,
-    Option,
-    declared_options,
-    not_again,
-    option,
-    repeatable,
-    same,
-    typed_word,
-)
+from autotune.base.files import beside
 from autotune.engines.command import referenced
-from autotune.load.options import BenchOptions
+from autotune.engines.entry import parse_yaml
 
 if TYPE_CHECKING:
     from .spec import StudySpec
+
+_DATA = parse_yaml(beside(__file__, "options.yaml"))
+GROUPS: Sequence[str] = [one["group"] for one in _DATA["groups"]]
+"""Headings of ``autotune run --help``, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A field's declaration as an option of the command line.
+
+    Attributes:
+        least, most: bounds of a number.
+        existing: True if a path must name a file that is there.
+        needs: ``launch``: means nothing where a file answers; ``search``: nor where a bundle does.
+        again: whether a study asks for it again: it does not if other options imply it.
+        row: heading and form of its row in a report's table of what was asked; empty: it has none
+            of its own.
+    """
+
+    flag: str
+    help: str
+    group: str = ""
+    least: int | None = None
+    most: int | None = None
+    existing: bool = False
+    needs: Literal["launch", "search"] | None = None
+    again: bool = True
+    row: Sequence[str] = ()
+
+
+def declared_options(kind: type) -> list[tuple[Field[Any], Option]]:
+    """List the fields of a dataclass that are options, with their declarations."""
+    own = _DATA[kind.__name__]
+    return [(one, Option(**own[one.name])) for one in fields(kind) if one.name in own]
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """Options of ``autotune run``; `given` names the typed ones, default values included."""
 
-    # fmt: off
-    model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", FIRST, default="", again=lambda spec: spec.model.id)
-    hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", FIRST, default="", again=lambda spec: spec.hardware.name)
-    gpus: int | None = option("--gpus", "GPUs to use; default: all of the node.", FIRST)
-    engines: Sequence[str] = repeatable("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", FIRST, needs="search", again=lambda spec: [one.name for one in spec.engines])
-    model_id: str | None = option("--model-id", "The model's id, when --model is a path.", STUDY, again=not_again)
-    workloads: Sequence[str] = repeatable("--workload", "Name, random:IN:OUT[:N] or file; the first is the objective's. Default: sharegpt.", FIRST)
-    final_workload: str | None = option("--final-workload", "Workload of the finals. Default: prompts of the first workload that the search did not send.", GOAL, needs="launch", row=("Finals' workload", "{}"))
-    speedup: float | None = same(BenchOptions, "speedup")
-    objective: str | None = option("--objective", "Metric to optimize. Default: total_token_throughput.", GOAL)
-    weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", GOAL)
-    pareto: str | None = option("--pareto", "Second metric, for a Pareto front, e.g. p99_ttft_ms.", GOAL)
-    slos: Sequence[str] = repeatable("--slo", "Limit that the command must meet, e.g. 'p99_ttft_ms<=2000'; repeatable.", FIRST)
-    find_load: Literal["concurrency", "rate"] | None = same(BenchOptions, "find_load")
-    goodput: Sequence[str] = same(BenchOptions, "goodput")
-    baseline: str | None = option(
-        "--baseline",
-        "Engine command line to beat, or recipe[:ENGINE] for the vendor's published one (replay: 'column=value,…'). "
-        "Default: vLLM at its defaults on all GPUs.",
-        FIRST,
-        again=lambda spec: f"recipe:{spec.recipe}" if spec.baseline and spec.recipe else spec.baseline,
-    )
-    accuracy: str | None = same(BenchOptions, "accuracy")
-    ladder: str | None = option("--ladder", "Concurrencies at which baseline and finalist are also measured, e.g. 1,4,16,64,256.", GOAL, needs="search", row=("Ladder (in flight)", "{}"))
-    gpu_hour_price: float | None = same(BenchOptions, "gpu_hour_price")
-    pins: Sequence[str] = repeatable("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tensor_parallel=8; repeatable.", SPACE, needs="search")
-    drop: Sequence[str] = repeatable("--drop", "Option of --baseline that no candidate keeps, e.g. enable-lora; repeatable.", SPACE, needs="launch")
-    engine_args: Sequence[str] = repeatable("--engine-arg", "Options added to every command of an engine, the baseline's too, e.g. sglang='--trust-remote-code'.", SPACE, needs="launch")
-    env: Sequence[str] = repeatable("--env", "Variable of every server: NAME=VALUE, or NAME with the shell's value; repeatable.", SPACE, needs="launch", again=not_again)
-    clean_env: bool = option("--clean-env", "Servers get none of the shell's variables of engines and libraries.", SPACE, default=False, needs="launch", again=not_again)
-    min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
-    allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = repeatable("--allow", "Allowed trade-off for speed. Default: none; repeatable.", SPACE)
-    space: Path | None = option("--space", "Your space file or folder.", SPACE)
-    sampler: str = option("--sampler", "gp is autotune's; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
-    sources: Sequence[str] = repeatable("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, needs="search")
-    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, if that saves hours.", STUDY, default="auto", needs="launch", again=lambda spec: "auto" if spec.screened else "off" if spec.may_screen else None)
-    explain: Literal["model", "measured"] = option("--explain", "measured: keep a quarter of --launches for the winner without each of its settings.", STUDY, default="model", needs="search", again=lambda spec: None if spec.explain == "model" else spec.explain)
-    launches: int = option("--launches", "Most server launches, finals and those with random weights included; if random weights prove useless, theirs come on top.", FIRST, default=30)
-    hours: float | None = option("--hours", "Most hours of the study; virtual hours when simulated.", STUDY)
-    seed: int = option("--seed", "Seed of the search, the prompts and simulated noise.", STUDY, default=0, least=0, most=2**32 - 1)
-    noise: float | None = option("--noise", "Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay.", STUDY)
-    on: str = option(
-        "--on",
-        "auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV, a "
-        "study's results.jsonl, or a bundle.",
-        FIRST,
-        default="auto",
-    )
-    executor: str = option(
-        "--executor",
-        "local[:N]: at most N launches at a time (as --gpus allows); or ray[:HOST:PORT]: a Ray cluster.",
-        PLACE,
-        default="local",
-        needs="search",
-    )
-    engine_bins: Sequence[str] = repeatable("--engine-bin", "An installed engine, e.g. sglang=/opt/venv/bin/python.", PLACE, needs="launch", again=lambda spec: {name: one.program[0] for name, one in spec.installed.items() if os.path.isabs(one.program[0])})
-    images: Sequence[str] = repeatable("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, needs="launch")
-    api_key_env: str | None = option("--api-key-env", "For external:URL: environment variable that holds the API key.", PLACE, needs="search")
-    api_key_file: str | None = option("--api-key-file", "For external:URL: file that holds the API key.", PLACE, needs="search")
-    hf_token_file: str | None = option("--hf-token-file", "File with the Hugging Face token for launched servers; default: HF_TOKEN.", PLACE, needs="launch")
-    calibration: Path | None = option(
-        "--calibration",
-        "Coefficients of the simulated node; default: coefficients.yaml in the home folder, else the shipped ones.",
-        PLACE,
-        existing=True,
-        again=not_again,
-    )
-    study: str | None = option("--study", "Name of the study; default: model, hardware and time.", STUDY, again=not_again)
-    # fmt: on
+    model: str = ""
+    hardware: str = ""
+    gpus: int | None = None
+    engines: Sequence[str] = ()
+    model_id: str | None = None
+    workloads: Sequence[str] = ()
+    final_workload: str | None = None
+    speedup: float | None = None
+    objective: str | None = None
+    weights: str | None = None
+    pareto: str | None = None
+    slos: Sequence[str] = ()
+    find_load: Literal["concurrency", "rate"] | None = None
+    goodput: Sequence[str] = ()
+    baseline: str | None = None
+    accuracy: str | None = None
+    ladder: str | None = None
+    gpu_hour_price: float | None = None
+    pins: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    engine_args: Sequence[str] = ()
+    env: Sequence[str] = ()
+    clean_env: bool = False
+    min_context: int | None = None
+    allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = ()
+    space: Path | None = None
+    sampler: str = "gp"
+    sources: Sequence[str] = ()
+    screen: Literal["auto", "off"] = "auto"
+    explain: Literal["model", "measured"] = "model"
+    launches: int = 30
+    hours: float | None = None
+    seed: int = 0
+    noise: float | None = None
+    on: str = "auto"
+    executor: str = "local"
+    engine_bins: Sequence[str] = ()
+    images: Sequence[str] = ()
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    hf_token_file: str | None = None
+    calibration: Path | None = None
+    study: str | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     given: frozenset[str] = frozenset()
 
@@ -124,6 +121,32 @@ class RunOptions:
         """Return whether an option was typed, or differs from its default."""
         own = next(one for one in fields(self) if one.name == name)
         return name in self.given or getattr(self, name) not in (own.default, ())
+
+
+_ASKED: Mapping[str, Callable[[StudySpec], object]] = {
+    "model": lambda spec: spec.model.id,
+    "hardware": lambda spec: spec.hardware.name,
+    "engines": lambda spec: [one.name for one in spec.engines],
+    "goodput": lambda spec: [f"{n}:{typed_word(limit)}" for n, limit in spec.goodput.items()],
+    "baseline": lambda spec: (
+        f"recipe:{spec.recipe}" if spec.baseline and spec.recipe else spec.baseline
+    ),
+    "screen": lambda spec: "auto" if spec.screened else "off" if spec.may_screen else None,
+    "explain": lambda spec: None if spec.explain == "model" else spec.explain,
+    "engine_bins": lambda spec: {
+        name: one.program[0]
+        for name, one in spec.installed.items()
+        if os.path.isabs(one.program[0])
+    },
+}
+"""Values of options that are no field of a study with their name."""
+
+
+def typed_word(value: object) -> str:
+    """Format a value as typed: a number in its shortest form."""
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def command_line(spec: StudySpec, unused: Sequence[str] = ()) -> str:
@@ -155,7 +178,7 @@ def rows_of(spec: StudySpec) -> dict[str, str]:
 
 def _typed(one: Field[Any], declared: Option, spec: StudySpec) -> list[str]:
     """Return the values of an option in a repeated study, one for each time it is typed."""
-    value = declared.again(spec) if declared.again is not None else getattr(spec, one.name)
+    value = _ASKED.get(one.name, attrgetter(one.name))(spec) if declared.again else None
     if value is None:
         return []
     if isinstance(value, Mapping):
@@ -173,37 +196,28 @@ class VerifyOptions:
     """The typed options of ``autotune verify``; its study has the others."""
 
     study: str
-    on: str | None = option(
-        "--on",
-        "process, docker, emulator or external:URL. Default: process, if this machine has the hardware.",
-    )
-    top: int = option(
-        "--top", "Commands in addition to the baseline.", default=3, least=1, again=not_again
-    )
-    launches: int | None = option(
-        "--launches", "Most launches; default: each command once, and 12.", least=1
-    )
-    engine_bins: Sequence[str] = same(RunOptions, "engine_bins")
-    images: Sequence[str] = same(RunOptions, "images")
+    on: str | None = None
+    top: int = 3
+    launches: int | None = None
+    engine_bins: Sequence[str] = ()
+    images: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RegressOptions:
     """The typed options of ``autotune regress``; its study has the others."""
 
-    # fmt: off
     study: str
-    engines: Sequence[str] = repeatable("--engine", "The new version, simulated or emulated, or of an image: vllm==0.33.0.")
-    engine_bins: Sequence[str] = repeatable("--engine-bin", "The new version, installed: vllm=/opt/vllm-new.")
-    images: Sequence[str] = repeatable("--image", "The new version, for docker: ENGINE=IMAGE.")
-    old_engine_bins: Sequence[str] = repeatable("--old-engine-bin", "The old version. Default: the study's, if it is still installed.")
-    old_images: Sequence[str] = repeatable("--old-image", "The old version, for docker. Default: the study's.")
-    with_baseline: bool = option("--with-baseline", "Compare the baseline, too: is the recommended command still ahead of it?", default=False)
-    margin: float = option("--margin", "Percent by which the new version may be slower.", default=5.0)
-    launches: int | None = option("--launches", "Most launches; default: 16 for each command.", least=1)
-    on: str | None = option("--on", "process, docker, emulator or simulator. Default: as in the study.")
-    calibration: Path | None = option("--calibration", "Coefficients of the new version's simulated node.", existing=True)
-    # fmt: on
+    engines: Sequence[str] = ()
+    engine_bins: Sequence[str] = ()
+    images: Sequence[str] = ()
+    old_engine_bins: Sequence[str] = ()
+    old_images: Sequence[str] = ()
+    with_baseline: bool = False
+    margin: float = 5.0
+    launches: int | None = None
+    on: str | None = None
+    calibration: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,40 +229,25 @@ class SimulateOptions:
     gpus: int | None = None
     engine_version: str | None = None
     model_id: str | None = None
-    workload: str = option("--workload", "", default="sharegpt")
-    concurrency: int | None = option(
-        "--concurrency", "Send the workload's prompts in a closed loop of this many."
-    )
-    find_load: Literal["concurrency", "rate"] | None = same(RunOptions, "find_load")
-    slos: Sequence[str] = same(RunOptions, "slos")
-    replicas: int = option("--replicas", "Servers that share the load.", default=1, least=1)
-    gpu_hour_price: float | None = same(RunOptions, "gpu_hour_price")
-    seed: int = same(RunOptions, "seed")
-    calibration: Path | None = same(RunOptions, "calibration")
-    versus: str | None = option(
-        "--versus",
-        "Compare with another version of the engine, or with another command line in quotes.",
-    )
-
-    # fmt: on
+    workload: str = "sharegpt"
+    concurrency: int | None = None
+    find_load: Literal["concurrency", "rate"] | None = None
+    slos: Sequence[str] = ()
+    replicas: int = 1
+    gpu_hour_price: float | None = None
+    seed: int = 0
+    calibration: Path | None = None
+    versus: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrateOptions:
     """The typed options of ``autotune calibrate``."""
 
-    files: Sequence[Path] = repeatable("--data", "Measurements; repeatable.")
-    studies: Sequence[str] = repeatable("--study", "One of your measured studies; repeatable.")
-    start: Literal["shipped", "physics"] = option("--from", "Start.", default="shipped")
-    output: Path | None = option("-o --output", "Default: coefficients.yaml in --home.")
-    cross_validate: bool = option(
-        "--cross-validate", "Also fit without whole engines, GPUs, workloads …", default=False
-    )
-    allow_unmeasured: bool = option(
-        "--allow-unmeasured", "Accept simulated, emulated or replayed studies.", default=False
-    )
-    compare: bool = option(
-        "--compare",
-        "Neither fit nor write: show the errors of the current coefficients.",
-        default=False,
-    )
+    files: Sequence[Path] = ()
+    studies: Sequence[str] = ()
+    start: Literal["shipped", "physics"] = "shipped"
+    output: Path | None = None
+    cross_validate: bool = False
+    allow_unmeasured: bool = False
+    compare: bool = False
