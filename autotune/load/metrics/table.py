@@ -1,7 +1,7 @@
 """Table of metrics: name, title, unit, direction, scaling, derivation, and places of display.
 
 A new metric is one row of ``metrics.yaml``. A client's counts are summed up in
-`autotune.load.metrics.formulas`; those in `DERIVED` follow from other metrics. Names and
+`autotune.load.metrics.formulas`; those with a formula follow from other metrics. Names and
 definitions are those of ``vllm bench serve --save-result`` where it has one
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py).
 """
@@ -9,12 +9,14 @@ definitions are those of ``vllm bench serve --save-result`` where it has one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from autotune.base import BadInput, UnknownName, beside
 from autotune.engines.entry import parse_yaml
+from autotune.engines.expression import evaluate
 
 Metrics = dict[str, Any]
 """Metrics of one workload under the names of `autotune.load.metrics.formulas`."""
@@ -80,13 +82,17 @@ class Rent:
         Recorded values stay, except costs with a price given. A metric without its inputs is left
         out.
         """
-        load, derived = Load(metrics, self), dict(metrics)
+        known = {**metrics, "gpus": self.gpus, "gpu_hour_price": self.gpu_hour_price}
+        scope = {
+            n: value for n, value in known.items() if is_number(value) and 0 <= value < math.inf
+        }
+        derived = dict(metrics)
         for name, formula in DERIVED.items():
             if name in metrics and name not in COSTS:
                 continue
-            value = formula(load)
-            if value is not None:
-                derived[name] = value
+            with suppress(NameError, ZeroDivisionError):
+                if (value := evaluate(formula, scope)) > 0:
+                    derived[name] = value
         if isinstance(rows := metrics.get(CURVE), list):
             derived[CURVE] = [self.derived(row) for row in rows]
         return derived
@@ -95,25 +101,6 @@ class Rent:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a number; a truth value is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-class Load(NamedTuple):
-    """Metrics of one load, and the other inputs of derivations."""
-
-    metrics: Mapping[str, Any]
-    rent: Rent
-
-    def positive(self, name: str) -> float:
-        """Return a metric that is a valid divisor; 0 if it is missing, 0 or infinite."""
-        value = self.metrics.get(name)
-        return float(value) if is_number(value) and 0 < value < math.inf else 0.0
-
-    def cost(self, tokens_per_s: float) -> float | None:
-        """Return the price of 10^6 tokens at a rate: GPUs x price / 3600 / rate x 10^6."""
-        gpus, price = self.rent.gpus, self.rent.gpu_hour_price
-        if gpus is None or price is None or tokens_per_s <= 0:
-            return None
-        return gpus * price / 3600 / tokens_per_s * 1e6
 
 
 class Metric(NamedTuple):
@@ -131,6 +118,7 @@ class Metric(NamedTuple):
         shown: places that show it unasked.
         predicted_as: the predicted metric that orders candidates alike, where it is not predicted
             itself.
+        formula: of one that follows from others.
     """
 
     name: str
@@ -146,36 +134,7 @@ class Metric(NamedTuple):
     ] = ""
     shown: Sequence[Place] = ()
     predicted_as: str = ""
-
-
-def _read_per_s(load: Load) -> float:
-    """Return input tokens per second; 0 if the output throughput is unknown."""
-    output = load.positive("output_throughput")
-    return load.positive(HEADLINE) - output if output else 0.0
-
-
-def _violations(load: Load) -> float | None:
-    done = load.positive("request_throughput")
-    if not done or load.metrics.get(GOODPUT) is None:
-        return None
-    share = 1 - load.positive(GOODPUT) / done
-    return 100 * share if share > 0 else None
-
-
-def _per_gpu(load: Load) -> float | None:
-    total = load.positive(HEADLINE)
-    return total / load.rent.gpus if load.rent.gpus and total else None
-
-
-def _per_joule(load: Load) -> float | None:
-    joules = load.positive(ENERGY[0])
-    return 1 / joules if joules else None
-
-
-def _per_user(load: Load) -> float | None:
-    """Return the output speed of one user's answer."""
-    tpot_ms = load.positive("mean_tpot_ms")
-    return 1e3 / tpot_ms if tpot_ms else None
+    formula: str = ""
 
 
 _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
@@ -187,24 +146,16 @@ def _words(name: str) -> tuple[str, str]:
     return shown[:1].upper() + shown[1:], "ms" if name.endswith("_ms") else ""
 
 
-DERIVED: dict[str, Callable[[Load], float | None]] = {
-    PER_GPU: _per_gpu,
-    PER_USER: _per_user,
-    "cost_per_million_tokens": lambda load: load.cost(load.positive(HEADLINE)),
-    "cost_per_million_input_tokens": lambda load: load.cost(_read_per_s(load)),
-    "cost_per_million_output_tokens": lambda load: load.cost(load.positive("output_throughput")),
-    ENERGY[2]: _per_joule,
-    VIOLATIONS: _violations,
-}
-"""Metrics that follow from others; None without their inputs.
+_ROWS = parse_yaml(beside(__file__, "metrics.yaml"))
+TABLE = {row["name"]: Metric(**row) for row in _ROWS["metrics"]}
+"""Every metric."""
+DERIVED = {name: row.formula for name, row in TABLE.items() if row.formula}
+"""Formulas of the metrics that follow from others. A missing input, a division by 0 or a result
+that is not above 0 leaves the metric out.
 
 Each cost is the whole bill over some of the tokens, so that the parts do not add up to the whole:
 no figure says how a node's time is divided between prefill and decode.
 """
-
-_ROWS = parse_yaml(beside(__file__, "metrics.yaml"))
-TABLE = {row["name"]: Metric(**row) for row in _ROWS["metrics"]}
-"""Every metric."""
 
 METRICS = {name: row for name, row in TABLE.items() if name != VIOLATIONS}
 """Metrics that an objective or an SLO may name. Violations are missing if every request meets the
