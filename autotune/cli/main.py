@@ -18,6 +18,7 @@ from autotune.base import AutotuneError, BadInput, Interrupted, Terminated, reda
 from autotune.load.options import BenchOptions
 from autotune.tuner.study.options import (
     CalibrateOptions,
+    EmulateOptions,
     RegressOptions,
     RunOptions,
     SimulateOptions,
@@ -100,7 +101,6 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 
 
 @cli.command()
-@click.option("--url", required=True, help="The server, e.g. http://127.0.0.1:8000.")
 @shared.options_of(BenchOptions)
 @click.option(
     "--seed",
@@ -156,35 +156,13 @@ def bundle(**asked: Any) -> None:
 
 @cli.command(context_settings=_MULTILINE)
 @shared.engine_command
-@shared.options_of(RunOptions, "calibration")
-@click.option("--host", help="Default: the engine command line's, else loopback.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    help="Default: the engine command line's; 0: a free one.",
-)
-@click.option(
-    "--speed",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Factor by which it is faster than the node.",
-)
-@click.option(
-    "--startup-s",
-    type=click.FloatRange(min=0),
-    help="Seconds until it is ready; default: the node's.",
-)
-@click.option("--fault", help="Injected faults: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
-@click.option(
-    "--answers", help="Greedy answers: wrong:0.02,after:8192 … Default: AUTOTUNE_EMULATE_ANSWERS."
-)
+@shared.options_of(EmulateOptions)
 @shared.common
 def emulate(home: Path, as_json: bool, **options: Any) -> None:
     """Emulate an engine on a node with GPUs: a server with the simulated node's times."""
     from . import prediction
 
-    sys.exit(prediction.emulate(options, home, as_json))
+    sys.exit(prediction.emulate(EmulateOptions(**options), home, as_json))
 
 
 @cli.command()

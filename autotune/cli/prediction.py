@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from autotune.tuner.backends.simulator import Simulator
 from autotune.tuner.backends.simulator import simulate as simulate_load
 from autotune.tuner.prepare.names import know_model
 from autotune.tuner.study.home import calibration_of_home, library_for
-from autotune.tuner.study.options import SimulateOptions
+from autotune.tuner.study.options import EmulateOptions, SimulateOptions
 
 from .shared import answer, say
 
@@ -291,29 +291,30 @@ def _figures(predicted: Figures) -> Iterator[str]:
             yield f"  {name}{readable.number(value):>{46 - len(name)}}"
 
 
-def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
+def emulate(asked: EmulateOptions, home: Path, as_json: bool) -> int:
     """``autotune emulate``: serve until a signal ends it; returns the engine's exit code."""
     from autotune.node.emulator.launch import Emulation
     from autotune.node.emulator.process import emulate as emulate_engine
 
-    library = _library(options.pop("calibration"), home)
-    version, model_id = _known(options["engine_version"]), options["model_id"]
-    typed = translate_typed(_typed(options["engine_command"]), version, library, say)
+    library = _library(asked.calibration, home)
+    version, model_id = _known(asked.engine_version), asked.model_id
+    typed = translate_typed(_typed(asked.engine_command), version, library, say)
     command = command_of(typed)
     with suppress(RefusedCommand):
         # Leave a refusal to the emulator, which repeats the engine's words.
         know_model(command, version, model_id, library)
-    hardware = node(options["hardware"], library)
-    gpus = check_gpus(options["gpus"], hardware)
+    hardware = node(asked.hardware, library)
+    gpus = check_gpus(asked.gpus, hardware)
     with suppress(BadInput):
         known = recognise(command.argv, library).version(version)
         model = model_of(command, library, known, model_id)
         if unseen := not_simulated_in(command, library, Context(model, hardware, gpus, known)):
             say(f"not simulated: {', '.join(unseen)}")
-    options |= {
+    given = asdict(asked) | {
         "engine_command": typed,
         "engine_version": version,
         "hardware": hardware,
         "gpus": gpus,
     }
-    return emulate_engine(Emulation(**options), library, as_json)
+    del given["calibration"]
+    return emulate_engine(Emulation(**given), library, as_json)

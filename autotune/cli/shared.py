@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field
+from dataclasses import MISSING, Field
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -71,13 +71,14 @@ def _click_option(one: Field[Any], declared: Option, hint: Any) -> Decorator:
         kind = click.Choice(get_args(inner))
     elif inner is Path:
         kind = click.Path(path_type=Path, exists=declared.existing, dir_okay=not declared.existing)
-    elif inner is int and (declared.least, declared.most) != (None, None):
-        kind = click.IntRange(declared.least, declared.most)
+    elif (declared.least, declared.most) != (None, None):
+        kind = (click.IntRange if inner is int else click.FloatRange)(declared.least, declared.most)
+    required = one.default is MISSING
     more: dict[str, Any] = {"is_flag": True}
     if inner is not bool:
-        shown = not many and one.default not in (None, "")
-        more = {"type": kind, "multiple": many, "show_default": shown}
-    default = None if many else one.default
+        shown = not many and one.default not in (None, "", MISSING)
+        more = {"type": kind, "multiple": many, "show_default": shown, "required": required}
+    default = None if many or required else one.default
     return click.option(
         *declared.flag.split(), one.name, default=default, help=declared.help or None, **more
     )
@@ -91,24 +92,7 @@ def typed_options() -> frozenset[str]:
     )
 
 
-def engine_command(command: Function) -> Function:
-    """Add the options of the commands that take an engine's command line."""
-    for option in (
-        click.option(
-            "--hw",
-            "hardware",
-            required=True,
-            help="Hardware by name (h200, mi300x), local, or a YAML file.",
-        ),
-        options_of(RunOptions, "gpus"),
-        click.option(
-            "--engine-version", help="Parse and behave as this version; default: the newest known."
-        ),
-        click.option("--model-id", help="The model's id, if the command line names a path."),
-        click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True),
-    ):
-        command = option(command)
-    return command
+engine_command = click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 
 
 EXAMPLES = """\

@@ -221,14 +221,21 @@ class RegressOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulateOptions:
-    """The typed options of ``autotune simulate``, some of them those of ``run``."""
+class EngineOptions:
+    """The typed options of a command that takes an engine's command line."""
 
     hardware: str
     engine_command: Sequence[str]
     gpus: int | None = None
     engine_version: str | None = None
     model_id: str | None = None
+    calibration: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateOptions(EngineOptions):
+    """The typed options of ``autotune simulate``, some of them those of ``run``."""
+
     workload: str = "sharegpt"
     concurrency: int | None = None
     find_load: Literal["concurrency", "rate"] | None = None
@@ -236,8 +243,19 @@ class SimulateOptions:
     replicas: int = 1
     gpu_hour_price: float | None = None
     seed: int = 0
-    calibration: Path | None = None
     versus: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmulateOptions(EngineOptions):
+    """The typed options of ``autotune emulate``."""
+
+    host: str | None = None
+    port: int | None = None
+    speed: float = 1.0
+    startup_s: float | None = None
+    fault: str | None = None
+    answers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
