@@ -1,7 +1,7 @@
 """Errors, evidence, child processes, redaction, files written safely.
 
 It hides the operating system; every room uses it. Public: `errors`, `evidence.Evidence`,
-`files.write_atomically`, `child.run_program`, `redact.text`, `options.option`, `arrays`.
+`files.write_atomically`, `child.run_program`, `redact.text`, `values.frozen`, `arrays`.
 
 >>> from autotune.base.errors import BadInput
 >>> raise BadInput("--gpus 0: a whole number above 0 is needed")  # exit code 2, without a traceback
@@ -25,6 +25,7 @@ from .errors import (
 from .evidence import Evidence, Evidenced
 from .files import beside, expanded, sync_folder, write_atomically
 from .notify import Notify, Stage, Watch, silent
+from .values import frozen
 
 __all__ = [
     "AutotuneError",
@@ -47,6 +48,7 @@ __all__ = [
     "Watch",
     "beside",
     "expanded",
+    "frozen",
     "run_program",
     "silent",
     "sync_folder",

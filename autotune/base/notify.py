@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from .values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """Stage of the trial of a number, and its node (if known): shown while it lasts, without a log
     line."""

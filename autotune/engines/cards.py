@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 
 from .compressed import CompressedAttention
 from .entry import Entry
@@ -328,7 +327,7 @@ def whole_layers(a: Architecture) -> float:
     return (mixer_layers(a) + feed_forward_layers(a)) / 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Matrices:
     """Weights of one precision: their number, and bytes of each."""
 

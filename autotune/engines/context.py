@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from autotune.base import frozen
 
 from .cards import HardwareCard, ModelCard
 from .command import Configuration, Scalar
@@ -22,7 +24,7 @@ from .schema import Effect, EngineCard, Knob, Reads, Rule
 _OF_THE_LOAD = ("longest_request", "concurrency", "tokens_in_flight", "shares_prefixes")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Context:
     """Fixed names of the engines' expressions.
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from autotune.base import frozen
+
 from .command import Configuration, Knobs, Scalar
 from .context import Context, Normaliser, default_of, search_values
 from .expression import evaluate, names
@@ -18,7 +20,7 @@ from .schema import EngineCard, Rule
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """One effective configuration of the search space."""
 

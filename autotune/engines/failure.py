@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
+
+from autotune.base import frozen
 
 
 class FailureKind(StrEnum):
@@ -40,7 +42,7 @@ _DOING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """Reason why a configuration did not run.
 

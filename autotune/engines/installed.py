@@ -15,14 +15,14 @@ import shlex
 import shutil
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from autotune.base import BadInput, Notify, expanded, run_program, write_atomically
+from autotune.base import BadInput, Notify, expanded, frozen, run_program, write_atomically
 
 from . import ask_parser
 from .command import Command, Words
@@ -88,7 +88,7 @@ for name in sys.argv[1:]:
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Installation:
     """An engine that this machine can start.
 
@@ -409,7 +409,7 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
     return OptionTable(near.engine, installed.release, tuple(options), keys)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChosenEngines:
     """The engines of a study by name, and the user's options for them, translated to their
     versions."""

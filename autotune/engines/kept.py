@@ -12,11 +12,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 
 from .command import Command, Words, referenced
 from .context import Context
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"-\.?\d.*")
 _FILE = re.compile(r"(?:\.{0,2}|~)/.*|.*\.(?:jinja|pem)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnOption:
     """One option, setting of the environment or key of the config file in a user's command.
 
@@ -76,7 +76,7 @@ class OwnOption:
         return any(fnmatchcase(self.name, pattern) for pattern in variables)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kept:
     """The part of the user's command that every candidate of an engine has, with a text for each
     option.

@@ -12,12 +12,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, MalformedFile
+from autotune.base import BadInput, MalformedFile, frozen
 
 from .command import Configuration
 from .context import Context, as_failure
@@ -30,7 +30,7 @@ from .schema import EngineCard, NamedOptions
 _PATH = re.compile(r"\b(?:args|env|config)(?:\.\w+)+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """One setting of a command.
 
@@ -148,7 +148,7 @@ def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tup
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loading:
     """A model as a command line makes an engine load it.
 

@@ -4,9 +4,10 @@ requests."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
+
+from autotune.base import frozen
 
 from .command import Configuration, Knobs, Scalar
 from .context import Context, default_of
@@ -121,7 +122,7 @@ def noticed(knob: str, value: Scalar, context_limit: int) -> str:
     return _SHORT.get(value if isinstance(value, bool | str | None) else str(value), str(value))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Promised:
     """The longest request that a recommended command serves unless the user allows less: the
     baseline's.

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
-from autotune.base import BadInput, Notify
+from autotune.base import BadInput, Notify, frozen
 
 from .command import Command, Configuration, Knobs, Words
 from .context import Context, default_of, effective
@@ -28,7 +28,7 @@ from .schema import name_of
 from .space import given_paths, knobs_set
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkingName:
     """A name that works in a version, and how it names the values of another name."""
 

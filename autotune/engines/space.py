@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 
 from .command import Command, Configuration, Knobs, Scalar, Words
 from .context import Context, effective
@@ -25,7 +25,7 @@ CONTRADICTS = "contradicts --engine-arg"
 """Name under which combinations are counted that passed-through options change."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassedThrough:
     """Settings and arguments passed with every command of an engine.
 
@@ -188,7 +188,7 @@ def _with(absent: object, values: Mapping[str, Any], given: Set[str], path: str)
     }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineSpace:
     """One engine in one study: the engine, the context of its rules, and its candidates.
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from autotune.base import frozen
 
 from .capacity.search import LoadSearch
 from .metrics.table import CURVE, INVALID, Metrics
 from .workloads import Workload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load:
     """A workload sent to a warm server, once or by the probes of a load search.
 

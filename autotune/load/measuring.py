@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune.base import AutotuneError, ClientFailed, Notify, silent
+from autotune.base import AutotuneError, ClientFailed, Notify, frozen, silent
 from autotune.base.child import IMPORT_FOLDER, start_python, wait_or_kill
 
 from .capacity.search import FoundLoad, Probe, extra_metrics
@@ -124,7 +124,7 @@ def energy_metrics(loads: Sequence[Energy | None]) -> Metrics:
     return dict(zip(ENERGY, (joules / tokens, joules / seconds), strict=False))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadOptions:
     """Options for sending a workload.
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from autotune.base import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class BenchOptions:
     """The typed options of ``autotune bench``; without a seed, the prompts' seed is random."""
 

@@ -13,13 +13,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from autotune.base import frozen
 from autotune.engines import EngineCard
 from autotune.engines.serving import CacheMetrics, DraftGauges, DraftMetrics, Serving
 
@@ -180,7 +180,7 @@ class CounterReader:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrefixCache:
     """Access to a server's prefix cache.
 

@@ -12,14 +12,13 @@ import math
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 from autotune.base.arrays import Ints
 
 from .requests import Content, Requests
@@ -114,7 +113,7 @@ class Refused(NamedTuple):
 NOTHING_REFUSED = Refused()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prompts:
     """Make request bodies for one endpoint.
 

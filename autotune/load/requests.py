@@ -4,12 +4,13 @@ shares them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from autotune.base import frozen
 from autotune.base.arrays import Floats, Ints
 
 Content: TypeAlias = str | list[int] | list[dict[str, str]]
@@ -41,7 +42,7 @@ class Turns(NamedTuple):
         return numbers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Requests:
     """The requests of one load point, in the order of sending; arrays have the shape (n,).
 

@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from autotune.base import BadInput, Evidence
+from autotune.base import BadInput, Evidence, frozen
 from autotune.engines import (
     Command,
     Configuration,
@@ -52,7 +52,7 @@ RANDOM_WEIGHTS: Mapping[str, Any] = {
 experts evenly. The spread by layout is a choice."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResolvedCommand:
     """A command line resolved by its engine's version.
 

@@ -14,8 +14,9 @@ Its numbers are *simulated*: never to be mixed with measured ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from autotune.base import frozen
 from autotune.engines import Failure, FailureKind
 from autotune.load.metrics.formulas import Slo, summarize_loads
 from autotune.load.metrics.records import RequestRecords
@@ -29,7 +30,7 @@ from .scheduling import Batching
 from .server import RecordedKnobs, SimulatedServer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulatedOutcome:
     """Result of a simulated launch: metrics of the whole workload, and `runs` as a client sees its
     load points.

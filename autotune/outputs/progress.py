@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from autotune.base import Evidence, Stage
+from autotune.base import Evidence, Stage, frozen
 from autotune.engines import CandidateSet, Configuration, Scalar
 from autotune.load.capacity.goal import carried
 from autotune.load.metrics import readable
@@ -65,7 +65,7 @@ _LABEL = 12
 _PER_SECOND = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Running:
     """A running launch: its name, its stage, its node, and the stage's start by
     `time.monotonic`."""

@@ -22,10 +22,10 @@ The watchdog's process imports this module, so it imports nothing that takes tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from autotune.base import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartupTimeouts:
     """Time limits of a start, in seconds. They count from the last progress.
 
@@ -39,7 +39,7 @@ class StartupTimeouts:
     silence_s: float = 900.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShutdownTimeouts:
     """Time limits of processes after SIGTERM, and after SIGKILL, which a GPU driver can delay."""
 
@@ -47,7 +47,7 @@ class ShutdownTimeouts:
     kill_s: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopReport:
     """Steps taken to end a server, and the proof that it is gone.
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from autotune.base import BadInput, Environment, run_program
+from autotune.base import BadInput, Environment, frozen, run_program
 from autotune.engines import Command, EngineCard, Failure, FailureKind
 
 from . import StopReport
@@ -123,7 +123,7 @@ class ContainerServer(ProcessServer):
         return replace(report, survivors=(*report.survivors, *containers))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DockerLauncher(ProcessLauncher):
     """Start each server by ``docker run`` under a watchdog, on the host's network and a leased
     loopback port.

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 from autotune.engines import Library, engine, machine, names
 from autotune.engines.installed import find
 
@@ -72,7 +72,7 @@ class Host:
         return [gpu for gpu in self.gpus if gpu.vendor == vendor]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """A sentence about the subject of a check (with a name if there are several), and the remedy if
     it is not ok."""
@@ -85,7 +85,7 @@ class Finding:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """Check of a host, the values of ``--on`` it concerns, and its source; it may have no
     finding."""

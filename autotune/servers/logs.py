@@ -20,11 +20,11 @@ import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from autotune.base import frozen
 from autotune.engines import EngineCard, Failure, FailureKind
 from autotune.engines.failure import Phase
 from autotune.engines.library import shared_failures
@@ -196,7 +196,7 @@ def heartbeats_of(card: EngineCard) -> list[Heartbeat]:
     return [*card.serving.heartbeats, *shared_failures().heartbeats]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogPatterns:
     """Patterns of an engine's log: of failures, and of progress."""
 
@@ -322,7 +322,7 @@ def last_line(log: Path, offset: int = 0) -> str:
     return last[:_EXCERPT_CHARACTERS]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Line:
     """A line of a log, and the few above it."""
 
@@ -379,7 +379,7 @@ def _wrappers() -> re.Pattern[str]:
     return re.compile("|".join(words.pattern for words in shared_failures().wrappers))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Found:
     """A line that a pattern matches."""
 

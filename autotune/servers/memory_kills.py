@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.base import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class MemoryKills:
     """Counter of this process's control group, or of the machine where the group has none.
 

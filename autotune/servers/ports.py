@@ -16,10 +16,9 @@ import re
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 
 LOOPBACK = "127.0.0.1"
 RANGE = range(20000, 32000)
@@ -30,7 +29,7 @@ class NoFreePort(BadInput):
     """Every leasable port is in use."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PortLease:
     """A port, and others at fixed distances, held until `close`."""
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
 from pathlib import Path
 
+from autotune.base import frozen
 from autotune.engines import Failure, FailureKind
 from autotune.engines.library import server_environment
 from autotune.engines.machine import (
@@ -56,7 +57,7 @@ def cache_places() -> dict[str, Path]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """State of this machine that launches need.
 

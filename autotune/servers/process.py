@@ -15,12 +15,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from autotune.base import BadInput, Environment
+from autotune.base import BadInput, Environment, frozen
 from autotune.base.child import IMPORT_FOLDER, wait_or_kill
 from autotune.engines import Command, EngineCard, Failure, FailureKind
 from autotune.engines.library import server_environment, shared_locks, shared_memory_names
@@ -323,7 +323,7 @@ class ProcessServer(Server):
         return Failure(FailureKind.TIMEOUT, f"{message} {last_words}", last, unexplained=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProcessLauncher:
     """Start servers, each in its own process session, under a watchdog, on a leased loopback
     port.

@@ -22,10 +22,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.base import Environment, run_program
+from autotune.base import Environment, frozen, run_program
 
 from . import StopReport
 
@@ -42,7 +41,7 @@ _PROC = Path("/proc")
 _POLL_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Process:
     """One line of the process table.
 
@@ -68,7 +67,7 @@ class Process:
         return f"{self.pid} {self.name} ({self.state})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Membership:
     """Signs of a process that belongs to one launch.
 

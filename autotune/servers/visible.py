@@ -14,9 +14,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from autotune.base import BadInput, Environment
+from autotune.base import BadInput, Environment, frozen
 from autotune.engines.command import DEVICES
 
 CUDA, HIP, ROCR = VISIBLE = (
@@ -28,7 +27,7 @@ CUDA, HIP, ROCR = VISIBLE = (
 _ENTRY = re.compile(r"\d+|(?:GPU|MIG)-[\w./-]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VisibleGpus:
     """The GPUs that a process may use.
 

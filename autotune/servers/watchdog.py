@@ -36,10 +36,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from autotune.base import frozen
 from autotune.base.child import adopt_orphans, die_with_parent
 
 from . import StopReport
@@ -69,7 +70,7 @@ _LIBC = ctypes.CDLL(None)
 _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """The tuner's request to start a server.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import load_workload
@@ -30,7 +30,7 @@ FIRST = 5
 """Number of candidates that a dry run lists with predictions."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prediction:
     """A simulator's prediction of a launch: the objective's value (None: fails or unknown),
     `interval90` on a node.

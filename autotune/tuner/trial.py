@@ -7,12 +7,12 @@ JSON. A configuration that cannot run is a `Failure` inside a `TrialResult`, nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from autotune.base import Evidence, Evidenced
+from autotune.base import Evidence, Evidenced, frozen
 from autotune.engines import Command, Configuration, Failure
 from autotune.engines.command import Resolved
 from autotune.load.metrics.table import Metrics, curve_of
@@ -66,7 +66,7 @@ class State(StrEnum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retry:
     """Reason of another launch of a configuration: an earlier one failed without an explanation.
 
@@ -79,7 +79,7 @@ class Retry:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trial:
     """A planned launch of an effective configuration.
 
@@ -109,7 +109,7 @@ class Trial:
     retry: Retry | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Example:
     """A question with different answers of finalist and baseline."""
 
@@ -118,7 +118,7 @@ class Example:
     finalist: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accuracy:
     """Result of the check of a launch's answers.
 
@@ -145,7 +145,7 @@ class Accuracy:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Speculation:
     """Acceptance of drafted tokens in a launch, in tokens per sequence and step.
 
@@ -172,7 +172,7 @@ class Speculation:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrialResult(Evidenced):
     """Result of a trial; the same shape for measured, emulated, simulated and replayed launches.
 
@@ -274,7 +274,7 @@ class TrialResult(Evidenced):
         return replace(self, accuracy=replace(self.accuracy, examples=()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Launch:
     """A finished trial with its result: one row of ``results.jsonl``."""
 

@@ -22,7 +22,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +34,7 @@ from autotune.base import (
     Interrupted,
     Notify,
     Watch,
+    frozen,
     redact,
     silent,
     write_atomically,
@@ -77,7 +78,7 @@ from .trial import CommandRole, Interval, Launch, Role, Trial
 _LEAST_FINALS = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StudiedCommand:
     """A command of a finished study, with its result there, on a real node by the simulator's
     error."""
@@ -315,7 +316,7 @@ _FAILURES_THAT_COUNT = 2
 """Failures after which a command that never ran on the new version is reported as not running."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Change:
     """Difference of a command's score between the versions, from its launches so far."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.base import MalformedFile
+from autotune.base import MalformedFile, frozen
 
 from ..cards import MatrixType
 from ..entry import Entry, parse_yaml, spaces_root
@@ -27,7 +26,7 @@ class NotPredicted(MalformedFile):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConfigJson:
     """Keys of a decoder's configuration, under their usual names; nested ones take precedence."""
 

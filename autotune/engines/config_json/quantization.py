@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from autotune.base import frozen
 
 from ..cards import MatrixType
 from ..layers import Projection
@@ -17,7 +19,7 @@ _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_module
 _IGNORED_BY_FP8 = ("modules_to_not_convert", "ignored_layers")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scheme:
     """Storage and multiplication of the modules of a pattern."""
 
@@ -29,7 +31,7 @@ class Scheme:
     targets: re.Pattern[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Checkpoint:
     schemes: Sequence[Scheme]
     ignored: re.Pattern[str] | None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from autotune.base import frozen
 
 from ..metrics.formulas import Slo
 from ..metrics.table import HEADLINE, Metrics
@@ -17,7 +18,7 @@ from .judge import LOOKS
 from .search import LOADS, SHAPES, By, LoadSearch, check_search, load_in_words
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadGoal:
     """The highest load, in flight or per second (`by`), within the limits; None: the workload's own
     load."""

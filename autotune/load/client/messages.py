@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from autotune.base import frozen
 from autotune.base.arrays import Floats, Ints
 
 from ..metrics.records import COLUMNS, SERIES, RequestRecords
@@ -140,7 +141,7 @@ def _p99(values: Floats) -> float:
     return float(np.percentile(values, 99)) if len(values) else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RequestLog:
     """Log of the requests of one load, or of one worker's part of it.
 
@@ -301,7 +302,7 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": text})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     """Requests and their send times: everything that can be prepared before the clock starts.
 

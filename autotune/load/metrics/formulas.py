@@ -25,12 +25,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 import numpy as np
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 from autotune.base.arrays import Bools, Floats
 from autotune.engines import Entry
 
@@ -50,7 +50,7 @@ WHOLE_TURNOVERS = "whole turnovers"
 DRAIN_CUT = "drain cut"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SteadyState:
     """Steady state of one run.
 

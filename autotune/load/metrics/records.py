@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from autotune.base import frozen
 from autotune.base.arrays import Bools, Floats
 
 COLUMNS = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
@@ -19,7 +20,7 @@ def _empty() -> Floats:
     return np.empty(0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RequestRecords:
     """Requests of a client, one element for each; times in seconds on one clock.
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeGuard
 
-from autotune.base import BadInput, UnknownName, beside
+from autotune.base import BadInput, UnknownName, beside, frozen
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
 
@@ -43,7 +42,7 @@ the objective's workload alone (``mlflow``), behind vLLM's figures in the table 
 bench``, and there after a load search (``capacity``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rent:
     """GPUs of a server, and the hourly price of one, in any currency; None if unknown."""
 

@@ -27,7 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, combinations
 from multiprocessing.process import BaseProcess
 from operator import attrgetter
@@ -36,7 +36,7 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import least_squares
 
-from autotune.base import Notify
+from autotune.base import Notify, frozen
 from autotune.base.arrays import Floats
 from autotune.base.child import die_with_parent
 from autotune.load.metrics.table import HEADLINE
@@ -329,7 +329,7 @@ def refit_without(whole: Problem, x: Floats) -> Callable[[Sequence[int]], Calibr
     return refit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PointErrors:
     """ln(measured / predicted) of one point.
 
@@ -452,7 +452,7 @@ def _scale(errors: Sequence[float]) -> float:
     return max(_LEAST, float(np.quantile(np.abs(errors), 0.9)) / Z90)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Predicted:
     """Prediction of one point, under the measured workload.
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from packaging.version import Version
 
-from autotune.base import BadInput, Evidence, MalformedFile, UnknownName
+from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, frozen
 from autotune.engines import Context, FailureKind, Library, ModelCard, recognise, split_command
 from autotune.engines.context import broken_rules
 from autotune.engines.installed import as_measured
@@ -149,7 +149,7 @@ class MeasuredRow:
         return math.prod(self.deductions.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeftOut:
     """A row that teaches nothing, and why."""
 
@@ -187,7 +187,7 @@ def _lengths(lengths: Lengths) -> str:
     return "ShareGPT" if isinstance(lengths, ShareGPTLengths) else lengths.file
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasuredPoint:
     """One effective configuration under one load, measured once or more: geometric means of the
     warm metrics.
@@ -558,7 +558,7 @@ def _check_units(metrics: Mapping[str, float], duration: float) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """Rows of files and studies, and the skipped ones."""
 

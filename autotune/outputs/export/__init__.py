@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.base import BadInput, UnknownName, write_atomically
+from autotune.base import BadInput, UnknownName, frozen, write_atomically
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
@@ -26,7 +25,7 @@ from .winner import Winner, render_capacity, render_json, winner_of
 __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Format:
     """An export format: its text, the usual file name, and the file's permissions.
 

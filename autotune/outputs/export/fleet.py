@@ -7,16 +7,15 @@ the part of their text that depends on it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from string import Template
 from typing import Any
 
-from autotune.base import BadInput, beside
+from autotune.base import BadInput, beside, frozen
 from autotune.engines import Command
 from autotune.engines.command import PORT, numbers_of, port_of_gpus
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fleet:
     """The servers of one recommendation, on `gpus` each.
 

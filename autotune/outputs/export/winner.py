@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.base import BadInput, Evidence, redact
+from autotune.base import BadInput, Evidence, frozen, redact
 from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine
 from autotune.engines.command import PORT, gpu_settings_of_servers, gpus_of_a_server, reference_in
 from autotune.engines.entry import in_range
@@ -268,7 +268,7 @@ def render_capacity(winner: Winner) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Winner:
     """A recommendation with a start command, on `gpus` for each of its servers.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.base import frozen
 from autotune.tuner.search.equivalents import canonical_of
 from autotune.tuner.search.objective import scores_of
 from autotune.tuner.study.recommendation import Choice, Recommendation
@@ -13,7 +13,7 @@ from autotune.tuner.study.spec import StudySpec, may_share_node
 from autotune.tuner.trial import Launch, Role
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StudyRecord:
     """The input of a report: a study, its launches by number, and its folder
     ``<home>/studies/<name>``."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from statistics import geometric_mean
 
-from autotune.base import beside, redact
+from autotune.base import beside, frozen, redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import PER_GPU, PER_USER, Metrics, Rent, is_valid_row
 from autotune.tuner.search.decide.verdict import best_so_far
@@ -21,7 +21,7 @@ PIXELS = 560
 """Width of every picture, CSS pixels at its natural size."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Point:
     """A point with its `tooltip` and the ends of an interval of y (`across`: of x).
 
@@ -37,7 +37,7 @@ class Point:
     across: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Line:
     """A line through points, or steps that hold a value until the next point.
 
@@ -51,7 +51,7 @@ class Line:
     dashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Panel:
     """One pair of axes: `bands` are ranges with a darker background, `y_ticks` name the positions
     0, 1, 2 … of y.
@@ -72,7 +72,7 @@ class Panel:
     zero: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Picture:
     """A picture that answers one question; `name` is its file name, `answer` is a sentence or two
     (Markdown).

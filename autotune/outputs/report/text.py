@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import yaml
 
-from autotune.base import beside
+from autotune.base import beside, frozen
 from autotune.engines import Scalar
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import title_of
@@ -17,7 +16,7 @@ from autotune.load.metrics.table import title_of
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Facts:
     """Figures at the top: names and values, as Markdown text."""
 

@@ -30,7 +30,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -45,7 +45,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.base import BadInput, silent, write_atomically
+from autotune.base import BadInput, frozen, silent, write_atomically
 from autotune.engines import Entry, Failure, FailureKind
 from autotune.load.client.target import Target
 from autotune.load.workloads.prompt_files import parsed_line
@@ -394,7 +394,7 @@ def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> Interval
     return 100 * (middle - half), 100 * (middle + half)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskFile:
     """Questions with known answers, from a file."""
 
@@ -443,7 +443,7 @@ class TaskFile:
         return _compared(own, result, threshold, reasons, examples)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScoreCommand:
     """An external evaluation command."""
 

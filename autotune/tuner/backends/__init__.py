@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autotune.base import BadInput, Evidence, Notify, Watch, silent
+from autotune.base import BadInput, Evidence, Notify, Watch, frozen, silent
 from autotune.engines import (
     Candidate,
     CandidateSet,
@@ -374,7 +374,7 @@ def evaluator_for(setup: EvaluationSetup) -> Evaluator:
     return backend_of(setup.spec).evaluator(setup)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvaluationSetup:
     """Parts of a study's evaluators; picklable, so that each node makes its own.
 
@@ -449,7 +449,7 @@ def _unknown(on: str) -> BadInput:
 _NOT_JSON = object()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ValidatedEvaluator:
     """Evaluator that adds derived metrics and checks results: the objective exists, no figure is
     impossible.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.base import redact, write_atomically
+from autotune.base import frozen, redact, write_atomically
 from autotune.engines import Context, Engine, EngineCard
 from autotune.engines.command import Resolved
 from autotune.engines.promises import admitted
@@ -34,7 +34,7 @@ ANSWER_S = 60.0
 answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportedSettings:
     """Settings reported by one source of an engine, and their origin in words."""
 

@@ -9,7 +9,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from random import randrange
 from typing import ClassVar
@@ -24,6 +24,7 @@ from autotune.base import (
     Notify,
     Stage,
     Watch,
+    frozen,
     silent,
     write_atomically,
 )
@@ -108,7 +109,7 @@ def measured(times_s: dict[str, float], phase: str) -> Iterator[None]:
         times_s[phase] += (time.perf_counter_ns() - started_ns) / 1e9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerEvaluator:
     """Launch each trial's command, measure its workloads on the warm server, and stop the server.
 

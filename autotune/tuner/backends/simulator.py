@@ -8,9 +8,9 @@ construction. As no server has noise of its own, a launch gets one draw, shared 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from autotune.base import Evidence
+from autotune.base import Evidence, frozen
 from autotune.engines import Engine, Library, engine
 from autotune.engines.library import LOCAL
 from autotune.engines.report_back import compare
@@ -75,7 +75,7 @@ class Simulator(Backend):
         return f"SIMULATED: {why}; all numbers below are predictions for a simulated {node} node."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulatedEvaluator:
     """Evaluate on the simulated node; a launch's throughput gets a log-normal factor of sigma
     `StudySpec.noise`."""

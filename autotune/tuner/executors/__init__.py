@@ -9,16 +9,15 @@ from __future__ import annotations
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from autotune.base import AutotuneError, CannotGoOn
+from autotune.base import AutotuneError, CannotGoOn, frozen
 from autotune.engines.failure import without_numbers
 
 from ..backends import Evaluator
 from ..trial import AFTER_RUNNING, IN_A_ROW, Launch, State, Trial, TrialResult
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bug:
     """Traceback of an unexpected exception."""
 

@@ -23,7 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, Evidence, MalformedFile, UnknownName
+from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, frozen
 from autotune.engines import Command, Configuration, Failure, FailureKind, Library, Scalar
 from autotune.load.metrics.table import METRICS, Metrics
 from autotune.servers.logs import LogPatterns, failure_in, patterns_of
@@ -68,7 +68,7 @@ REPLAY = "replay:"
 """Prefix of `StudySpec.on` for a replay; the file's path follows."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One recorded launch.
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr
 
+from autotune.base import frozen
 from autotune.base.arrays import Bools, Floats, Ints, argmax, descending, floats, ints
 from autotune.load.metrics.formulas import Slo
 
@@ -108,7 +108,7 @@ def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
     return [(p, v / (size or 1.0)) for p, v in points]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suggestion:
     """A candidate to launch next, and the expected gain of any launch over the best.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from autotune.base import frozen
 
 from ..trial import Role
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """One launch, finished or still running.
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median, median_high
 
 import numpy as np
+
+from autotune.base import frozen
 
 from .spread import LAUNCH_NOISE, Spread, mean
 
@@ -34,7 +35,7 @@ _LEAST_NODES_FOR_MAD = 3
 """Least nodes for a median deviation: two are equally far from the middle."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeOffset:
     """Difference of a node's scores from the others'.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from autotune.base import frozen
 from autotune.load.metrics.table import (
     GOODPUT,
     METRICS,
@@ -60,7 +60,7 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
     return tuple(name for name in spec.workloads if name in needed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scores:
     """Figures of one launch for the study's goals and limits; None for what it did not measure.
 

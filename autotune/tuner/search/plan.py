@@ -14,11 +14,12 @@ launches for the finals.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from autotune.base import frozen
 from autotune.base.arrays import descending, ints
 from autotune.engines.failure import without_numbers
 
@@ -51,7 +52,7 @@ WITHOUT_BASELINE = 2
 """Launches of a finalist whose baseline cannot run: they only show that it runs again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """The next launch: its role, its candidate, and the node on which it must run; empty: any."""
 
@@ -60,12 +61,12 @@ class Step:
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wait:
     """No decision until a running launch ends."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stop:
     """The study has ended."""
 
@@ -75,7 +76,7 @@ class Stop:
 Decision = Step | Wait | Stop
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recorded:
     """Plan of a study replayed from a bundle: its launches, in their order."""
 

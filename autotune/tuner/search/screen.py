@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autotune.base import frozen
 from autotune.base.arrays import Floats, floats
 from autotune.engines import Candidate, CandidateSet, Configuration, Scalar
 from autotune.engines.command import RANKS
@@ -57,7 +58,7 @@ _LAYOUT = {0.03: 0.3, 0.06: 0.3, 0.12: 0.2, 0.24: 0.1, 0.48: 0.1}
 well."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Screen:
     """Results so far of the launches with random weights.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import stdtr, stdtrit
 
+from autotune.base import frozen
 from autotune.base.arrays import Floats
 
 from ..trial import Interval
@@ -38,7 +38,7 @@ _LEAST_SD = 1e-9
 _BEYOND = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spread:
     """Standard deviation of one launch, and its degrees of freedom."""
 
@@ -85,7 +85,7 @@ class Spread:
         return Effect.of_launches(0.0, 1 / sum(1 / n for n in counts), self).interval[1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Effect:
     """Distribution of a difference, score units: its odds and its interval are both of it.
 

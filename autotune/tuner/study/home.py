@@ -13,7 +13,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -26,6 +25,7 @@ from autotune.base import (
     MalformedFile,
     UnknownName,
     expanded,
+    frozen,
     sync_folder,
     write_atomically,
 )
@@ -49,7 +49,7 @@ def make_trial_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Home:
     """The folder of all studies, the MLflow database and its artefacts."""
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from autotune.base import frozen
 from autotune.base.files import beside
 from autotune.engines.command import referenced
 from autotune.engines.entry import parse_yaml
@@ -29,7 +30,7 @@ GROUPS: Sequence[str] = [one["group"] for one in _DATA["groups"]]
 """Headings of ``autotune run --help``, in their order."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Option:
     """A field's declaration as an option of the command line.
 
@@ -59,7 +60,7 @@ def declared_options(kind: type) -> list[tuple[Field[Any], Option]]:
     return [(one, Option(**own[one.name])) for one in fields(kind) if one.name in own]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunOptions:
     """Options of ``autotune run``; `given` names the typed ones, default values included."""
 
@@ -191,7 +192,7 @@ def _typed(one: Field[Any], declared: Option, spec: StudySpec) -> list[str]:
     return [",".join(words)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VerifyOptions:
     """The typed options of ``autotune verify``; its study has the others."""
 
@@ -203,7 +204,7 @@ class VerifyOptions:
     images: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RegressOptions:
     """The typed options of ``autotune regress``; its study has the others."""
 
@@ -220,7 +221,7 @@ class RegressOptions:
     calibration: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineOptions:
     """The typed options of a command that takes an engine's command line."""
 
@@ -232,7 +233,7 @@ class EngineOptions:
     calibration: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulateOptions(EngineOptions):
     """The typed options of ``autotune simulate``, some of them those of ``run``."""
 
@@ -246,7 +247,7 @@ class SimulateOptions(EngineOptions):
     versus: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EmulateOptions(EngineOptions):
     """The typed options of ``autotune emulate``."""
 
@@ -258,7 +259,7 @@ class EmulateOptions(EngineOptions):
     answers: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CalibrateOptions:
     """The typed options of ``autotune calibrate``."""
 

@@ -10,13 +10,13 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.base import BadInput, CannotGoOn, MalformedFile, StudyLocked, sync_folder
+from autotune.base import BadInput, CannotGoOn, MalformedFile, StudyLocked, frozen, sync_folder
 
 from ..trial import Launch, Role, Trial, TrialResult
 
@@ -65,7 +65,7 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
     return Launch(_TRIAL.validate_python(trial), _RESULT.validate_python(row))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rows:
     """The launches of a `results.jsonl`, the bytes of their lines, and why the rest is invalid (it
     is cut off)."""

@@ -36,7 +36,7 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.util.queue import Empty, Queue
 
-from autotune.base import AutotuneError, CannotGoOn, Stage, silent
+from autotune.base import AutotuneError, CannotGoOn, Stage, frozen, silent
 from autotune.base.notify import on_node
 from autotune.engines import gpus_of
 
@@ -64,14 +64,14 @@ A_LITTLE = 0.001
 """Share of a node's processors (uncounted, for the server) and of its hardware resource."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Started:
     """A task has its GPUs."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ended:
     """A task has ended on its node; `files` is the trial's folder, a compressed tar archive."""
 

@@ -14,13 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 import autotune
-from autotune.base import BadInput, CannotGoOn
+from autotune.base import BadInput, CannotGoOn, frozen
 from autotune.engines.machine import is_kind
 
 from ...study.spec import StudySpec
@@ -58,7 +57,7 @@ NodeInfo = Mapping[str, Any]
 """A node as ``ray.nodes()`` returns it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """Node with the study's hardware; a trial takes a little of the resource `kind` that names it,
     if any."""

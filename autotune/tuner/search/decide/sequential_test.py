@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import lru_cache
 
@@ -26,6 +26,7 @@ from numpy.polynomial.legendre import leggauss
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
+from autotune.base import frozen
 from autotune.base.arrays import Floats, floats
 
 from ...trial import Interval
@@ -52,7 +53,7 @@ _REACH = 8.0
 """Standard deviations beyond which the density is negligible."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Look:
     """State of the test at a look.
 
@@ -212,7 +213,7 @@ def _z_of_t(t: float, degrees: float) -> float:
     return math.copysign(z, t)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Path:
     """Distribution of z among tests that still run, without a true difference: points, their
     probabilities, when."""

@@ -11,8 +11,8 @@ gain. A shorter command that its fresh launches do not show to be worse takes th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from autotune.base import frozen
 from autotune.engines import CandidateSet, Configuration
 
 from ...study.recommendation import Verdict
@@ -26,7 +26,7 @@ from . import finals, simplify
 from .sequential_test import Look, Outcome, estimate, outcome
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gain:
     """Gain over the baseline in score units, with its 95 % interval (None: it was not tested)."""
 
@@ -44,7 +44,7 @@ class Gain:
         return percents(self.interval) if self.interval else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judgement:
     """Outcome of the decision.
 

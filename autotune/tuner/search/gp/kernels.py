@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from autotune.base import frozen
 from autotune.base.arrays import Bools, Floats, Ints, floats, ints
 from autotune.engines import CandidateSet, Scalar
 
@@ -158,7 +158,7 @@ _NO_PRIOR = 0.4
 """Odds before any launch that no prior is useful."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnsureFigure:
     """An uncertain figure of a source about an engine; logs: additions of each draw to its
     logarithm, ``(draws,)``; published: as somebody measured it, in words."""
@@ -170,7 +170,7 @@ class UnsureFigure:
     published: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prior:
     """Prediction of the objective for every candidate by one source. It may be wrong: the launches
     decide.

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 
+from autotune.base import frozen
 from autotune.base.arrays import Bools, Floats, Ints, floats, ints
 
 from ..spread import LAUNCH_NOISE, Effect
@@ -78,7 +79,7 @@ QUICK, THOROUGH = Sampling(16, 2, 12), Sampling(64, 4, 48)
 one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hyperparameters:
     """Draws of the Gaussian process's hyper-parameters, each a set.
 
@@ -108,7 +109,7 @@ def _log_normal(z: Floats, prior: tuple[float, float]) -> Floats:
     return floats(np.exp(prior[0] + prior[1] * z))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HyperPrior:
     """Inputs of the hyper-parameters' prior.
 
@@ -290,7 +291,7 @@ _BLOCK = 4_000_000
 _FEW = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tables:
     """Components of the covariance of some candidates with others.
 
