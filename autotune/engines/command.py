@@ -222,6 +222,27 @@ class Command:
         return "\n".join(lines)
 
 
+_BLOCK = re.compile(
+    r"(?:#.*\n)?for gpus in ([\d, ]+); do\s+(?:(\w+)=\$gpus )?(.+) --port \"[^\"]+\"\s+&\s+done; wait"
+)
+
+
+def from_block(text: str, one: Callable[[str], Command]) -> Command:
+    """Read the block of several servers that `Command.shell` writes, without files, or `one`
+    command."""
+    if (block := _BLOCK.fullmatch(text.strip())) is None:
+        return one(text)
+    gpus, variable, command = block.groups()
+    servers = tuple({variable: own} if variable else {} for own in gpus.split())
+    return replace(one(command), servers=servers)
+
+
+def on_all_gpus(command: Command, knobs: Knobs, gpus: int, vendor: str) -> Command:
+    """Return a command of one server as often as its `knobs` fit `gpus` GPUs."""
+    count = gpus // min(gpus, math.prod(_sizes(knobs)))
+    return replace(command, servers=gpu_settings_of_servers({**knobs, "replicas": count}, vendor))
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """Configuration that the engine reports for its arguments.

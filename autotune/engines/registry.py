@@ -14,7 +14,7 @@ from functools import cache
 
 from autotune.base import BadInput, UnknownName
 
-from .command import Command, Words
+from .command import Command, Words, from_block
 from .engine import Engine as Engine
 from .engine import ParsedCommand as ParsedCommand
 from .library import Library, canonical, engine_points
@@ -77,10 +77,14 @@ def recognise(argv: Words, library: Library | None = None) -> Engine:
 
 
 def split_command(text: str) -> Command:
-    """Split a command as a shell does, settings in front; raises `BadInput` for open quotes, or no
-    program."""
+    """Split a command as a shell does, settings in front, or the block that `Command.shell` writes;
+    raises `BadInput` for open quotes, or no program."""
+    return from_block(text.replace("\\\n", " "), _split)
+
+
+def _split(text: str) -> Command:
     try:
-        words = shlex.split(text.replace("\\\n", " "))
+        words = shlex.split(text)
     except ValueError as error:
         raise BadInput(f"malformed command line ({error}): {text}") from error
     return command_of(words)

@@ -361,15 +361,17 @@ class Start(Entry):
 
 
 class Recipe(Conditional):
-    """Command published by the engine's or the GPU's vendor for a model on a node."""
+    """Command published for a model on a node, and for a load; it stands on `gpus` GPUs several
+    times, if it takes fewer."""
 
     name: str
     when: Expression
-    """Condition on model, hardware and gpus alone: the knobs are in the command."""
+    """Condition on model, hardware, gpus and workload alone: the knobs are in the command."""
     command: str
-    """Command as published; {model} stands for the model's id or path."""
+    """Command as published; {model} stands for the model's id or path, and further holes for what
+    follows from the load."""
     config: dict[str, Any] = {}
-    """Content of the config file that the command names."""
+    """Content of the config file that the command names, with such holes."""
     source: str
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from autotune.base.errors import MalformedFile
-from autotune.engines.entry import in_range, spaces_root
+from autotune.engines.command import gpus_of
+from autotune.engines.entry import spaces_root
 from autotune.engines.library import Library
 from autotune.engines.registry import engine
-from autotune.engines.schema import Recipe
+from autotune.node.calibration import ServerSetup, coefficients_of
+from autotune.node.memory import plan_memory
+from autotune.node.server import SimulatedServer
 from autotune.tuner.prepare.recipes import (
+    LOADS,
     check_recipes,
     known_recipes,
     published,
@@ -20,7 +27,7 @@ from autotune.tuner.prepare.recipes import (
 )
 from tests.engines.settings import LIBRARY, OURS, R1, V32, context
 
-RECIPES = [(name, recipe) for name in OURS for recipe in engine(name).card.recipes]
+FP4, OSS, M25 = "nvidia/DeepSeek-R1-0528-FP4-v2", "openai/gpt-oss-120b", "MiniMaxAI/MiniMax-M2.5"
 VLLM_CARD = spaces_root() / "vllm" / "engine.yaml"
 
 
@@ -29,16 +36,59 @@ def test_every_packaged_recipe_is_read_and_breaks_no_rule(name: str) -> None:
     check_recipes(spaces_root() / name / "engine.yaml", LIBRARY)
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_a_recipe_stands_on_all_gpus_where_it_applies_and_its_memory_is_planned(name: str) -> None:
+    """Of each the first place under a few loads and one that is not known; its fewest requests."""
+    kind, placed = engine(name), set[str]()
+    for model, node, most in product(LIBRARY.models, LIBRARY.hardware, LOADS):
+        here = replace(context(kind.version(), model, node), concurrency=most)
+        for recipe in recipes_of(kind.card, here):
+            if recipe.name not in placed:
+                placed.add(recipe.name)
+                read = read_recipe(kind, recipe, here)
+                assert gpus_of(read, 99) == here.gpus, recipe.name
+                setup = ServerSetup(
+                    name, here.version, read.knobs, here.model, here.hardware, here.gpus
+                )
+                plan = plan_memory(SimulatedServer(setup, coefficients_of(setup)))
+                assert plan.starts > 0.5, (recipe.name, model, node, most, plan)
+    assert placed == {recipe.name for recipe in kind.card.recipes}, "one applies nowhere"
+    assert all(recipe.source.startswith("https://") for recipe in kind.card.recipes)
+
+
 @pytest.mark.parametrize(
-    ("name", "recipe"), RECIPES, ids=[f"{name}-{recipe.name}" for name, recipe in RECIPES]
-)
-def test_a_recipe_applies_somewhere_and_says_where_it_is_from(name: str, recipe: Recipe) -> None:
+    ("name", "model", "node", "concurrency", "knobs"),
+    [
+        # InferenceX 843c6254f: attention DP from 64 requests in flight on; MTP 3 without, 1 with it.
+        (
+            "tensorrt_llm",
+            R1,
+            "h200",
+            32,
+            {"tensor_parallel": 8, "data_parallel": 1, "speculative_tokens": 3, "memory_fraction": 0.75},
+        ),
+        ("tensorrt_llm", R1, "h200", 64, {"data_parallel": 8, "speculative_tokens": 1}),
+        ("tensorrt_llm", R1, "b200", 128, {"moe_backend": "TRTLLM", "data_parallel": 1}),
+        ("tensorrt_llm", R1, "b200", 256, {"moe_backend": "DEEPGEMM", "data_parallel": 8}),
+        ("tensorrt_llm", FP4, "b200", 16, {"replicas": 2, "tensor_parallel": 4, "speculative_tokens": 3}),
+        ("tensorrt_llm", FP4, "b200", 64, {"moe_backend": "CUTLASS", "data_parallel": 8}),
+        ("sglang", R1, "mi355x", 32, {"tensor_parallel": 8, "cuda_graph_max_batch": 32}),
+        ("sglang", R1, "mi355x", 64, {"replicas": 2, "tensor_parallel": 4, "cuda_graph_max_batch": 32}),
+        ("sglang", R1, "mi300x", 64, {"cuda_graph_max_batch": 128}),
+        ("sglang", R1, "mi300x", math.inf, {"cuda_graph_max_batch": 512}),
+        ("vllm", OSS, "mi355x", 16, {"replicas": 1, "tensor_parallel": 8, "block_size": 64}),
+        ("vllm", OSS, "mi355x", 1024, {"replicas": 8, "tensor_parallel": 1, "block_size": 64}),
+        ("vllm", M25, "mi325x", 512, {"tensor_parallel": 8, "expert_parallel": 8}),
+        ("vllm", M25, "mi355x", 64, {"replicas": 4, "kv_cache_dtype": "fp8", "block_size": 32}),
+    ],
+)  # fmt: skip
+def test_the_first_recipe_is_the_one_of_the_load(
+    name: str, model: str, node: str, concurrency: float, knobs: dict[str, object]
+) -> None:
     kind = engine(name)
-    known = [v for v in kind.card.versions if in_range(v, recipe.versions)]
-    places = [context(v, m, n) for v in known for m in LIBRARY.models for n in LIBRARY.hardware]
-    assert any(recipe in recipes_of(kind.card, place) for place in places), "it applies nowhere"
-    assert recipe.source.startswith("https://")
-    assert "{model}" in recipe.command.split()
+    here = replace(context(kind.version(), model, node), concurrency=concurrency)
+    read = read_recipe(kind, recipes_of(kind.card, here)[0], here)
+    assert {knob: read.knobs[knob] for knob in knobs} == knobs
 
 
 @pytest.mark.parametrize(

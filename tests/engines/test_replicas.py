@@ -23,7 +23,7 @@ from autotune.engines.command import (
 from autotune.engines.context import Context
 from autotune.engines.enumeration import enumerate_engine
 from autotune.engines.library import Library
-from autotune.engines.registry import engine
+from autotune.engines.registry import engine, split_command
 from autotune.node.resolve_command import resolve_for
 from autotune.tuner.study.options import SimulateOptions
 
@@ -93,6 +93,9 @@ def test_a_command_of_several_servers_is_read_back(name: str, hardware: str, var
         {variable: "6,7"},
     )
     assert kind.knobs(kind.parse(command, context.version), context) == configuration
+    typed = replace(command, files={}).shell()
+    assert split_command(typed) == replace(command, files={}), "the block may be pasted"
+    assert split_command(typed.replace(" --port", " \\\n    --port")).servers == command.servers
     read = resolve_for(kind, command, context)
     assert (read.failure, read.effective.knobs["replicas"]) == (None, 4)
     # As one server the same words take 2 of the 8 GPUs.

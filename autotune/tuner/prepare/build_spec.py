@@ -41,7 +41,7 @@ from ..accuracy.check import check_of
 from ..backends import Backend, backend_named
 from ..study.goals import with_goals
 from ..study.home import library_for
-from ..study.loads import with_loads
+from ..study.loads import context_of, with_loads
 from ..study.options import RunOptions
 from ..study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
 from .names import engine_and_version, find_model, knob_named
@@ -171,7 +171,7 @@ def _served(
     cards = _engines(options, library)
     names = [card.engine for card in cards]
     options, recipe, files, recipe_notes = with_recipe(
-        options, spec.context(""), names, backend, library
+        options, context_of(spec, "", library), names, backend, library
     )
     calibration = calibration_in(options.calibration if backend.predicted else None)
     notes = [*spec.notes, *recipe_notes]

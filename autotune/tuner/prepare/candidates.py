@@ -50,7 +50,6 @@ from autotune.engines.options import Loading, loading
 from autotune.engines.promises import UNASKED, admitted, promises_of
 from autotune.engines.schema import Values
 from autotune.engines.space import CONTRADICTS, NOTHING, PassedThrough, passed_through
-from autotune.load.workloads import load_workload
 from autotune.node.unread import with_unread, with_unread_settings
 from autotune.servers.command import resolve_references
 from autotune.servers.weights import weights_problem
@@ -158,7 +157,7 @@ def prepare(
     excluded: list[Exclusion] = []
     notes = list(own.notes)
     heavy, plans = "", MemoryPlans(spec, library)
-    in_study = _context(spec, library)
+    in_study = context_of(spec, "", library)
     for choice in spec.engines:
         here = spec.installed.get(choice.name)
         lacking = here.lacking if here is not None else ()
@@ -202,18 +201,6 @@ def prepare(
     return prepared
 
 
-def _context(spec: StudySpec, library: Library) -> Context:
-    """Return what engines' expressions see of a study and its workloads."""
-    loads = [load_workload(name, library) for name in spec.sent]
-    known = loads if spec.load.fixed else []
-    return replace(
-        context_of(spec, "", library),
-        concurrency=max((load.concurrency for load in known), default=math.inf),
-        tokens_in_flight=max((load.tokens_in_flight for load in known), default=math.inf),
-        shares_prefixes=any(load.shares_prefixes for load in loads),
-    )
-
-
 def _reasons(excluded: Sequence[Exclusion]) -> str:
     """List the reasons of exclusions, each with its engines."""
     engines: dict[str, list[str]] = {}
@@ -231,11 +218,9 @@ def _searched(
     enumeration = space.space
     _leave_out_unasked(spec, space)
     unjudged = _leave_out_unjudged(spec, space, library)
-    # Launch recipes to compare with, even with values that are not searched or not allowed, and
-    # again without what the evidence cannot see: that form may be recommended.
-    recipes = [
-        one for read in _recipes(space, library).values() for one in (read, space.seen(read))
-    ]
+    # Launch recipes to compare with, even with values that are not searched or not allowed; another
+    # form may be recommended.
+    recipes = _recipe_forms(space, library)
     enumeration.configurations += [
         one for one in dict.fromkeys(recipes) if one not in enumeration.configurations
     ]
@@ -442,7 +427,19 @@ def _starts(space: EngineSpace, library: Library) -> list[Configuration]:
         for start in source.starts
         if evaluate(start.when, scope)
     ]
-    return [*starts, *_recipes(space, library).values()]
+    return [*starts, *_recipe_forms(space, library)]
+
+
+def _recipe_forms(space: EngineSpace, library: Library) -> list[Configuration]:
+    """Return each recipe as published, without what the evidence cannot see, and then without
+    trade-offs of `UNASKED`."""
+    unasked = promises_of(space.card, space.context, {}, space.chosen, UNASKED)
+    forms: list[Configuration] = []
+    for read in _recipes(space, library).values():
+        left_out = {*space.unread, *(one.knob for one in unasked(read))}
+        kept = {name: value for name, value in read.knobs.items() if name not in left_out}
+        forms += [read, space.seen(read), space.effective(kept)]
+    return forms
 
 
 def _recipes(space: EngineSpace, library: Library) -> dict[str, Configuration]:

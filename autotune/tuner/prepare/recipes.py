@@ -1,14 +1,16 @@
-"""Vendors' recipes, commands published for a model on a node: as baseline, and as good starts of
-the search."""
+"""Published recipes, commands for a model on a node under a load: as baseline, and as good starts
+of the search."""
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,7 +27,9 @@ from autotune.engines import (
     command_of,
     engine,
 )
+from autotune.engines.command import on_all_gpus
 from autotune.engines.context import broken_rules, effective
+from autotune.engines.expression import Scope, evaluate, fill, fill_value, names
 from autotune.engines.installed import find, named_binaries
 from autotune.engines.library import line_of, load
 from autotune.engines.rewrite import translate
@@ -35,6 +39,9 @@ from ..backends import Backend
 from ..study.options import RunOptions
 from .names import engine_and_version
 
+LOADS = (1, 16, 64, 256, math.inf)
+"""Requests in flight, the last an unknown number, for which recipes are checked."""
+
 
 def recipes_of(card: EngineCard, context: Context) -> list[Recipe]:
     """Return the recipes that apply to a model, a node and a version of the engine, in the card's
@@ -43,16 +50,28 @@ def recipes_of(card: EngineCard, context: Context) -> list[Recipe]:
 
 
 def published(kind: Engine, recipe: Recipe, context: Context) -> Command:
-    """Return a recipe's command for a model, in the option names of the engine's version."""
-    command = command_of(
-        [context.model.id if word == "{model}" else word for word in shlex.split(recipe.command)]
-    )
-    files = (
-        {kind.card.config_file: yaml.safe_dump(recipe.config, sort_keys=False)}
-        if recipe.config
-        else {}
-    )
-    return translate(kind, replace(command, files=files), context.version)[0]
+    """Return a recipe's command for a model and a load, in the option names of the engine's
+    version.
+
+    Its server stands on all GPUs of the study: several times, if it takes fewer. Raises `BadInput`
+    as `Engine.parse` does.
+    """
+    scope = context.scope({}) | {"model": context.model.id}
+    words = shlex.split(recipe.command)
+    command = command_of([word if '"' in word else fill(word, scope) for word in words])
+    files = {}
+    if recipe.config:
+        text = yaml.safe_dump(_filled(recipe.config, scope), sort_keys=False)
+        files = {kind.card.config_file: text}
+    command, _ = translate(kind, replace(command, files=files), context.version)
+    knobs = kind.knobs(kind.parse(command, context.version), context).knobs
+    return on_all_gpus(command, knobs, context.gpus, context.hardware.vendor)
+
+
+def _filled(value: Any, scope: Scope) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _filled(below, scope) for key, below in value.items()}
+    return fill_value(value, scope)
 
 
 def read_recipe(kind: Engine, recipe: Recipe, context: Context) -> Configuration:
@@ -133,12 +152,18 @@ def _version_here(
 def _everywhere(
     kinds: Sequence[Engine], library: Library
 ) -> Iterator[tuple[Engine, Recipe, Context]]:
-    """Yield every recipe with the known versions, models and nodes to which it applies."""
+    """Yield every recipe with the known versions, models, nodes and typical loads to which it
+    applies."""
     for kind in kinds:
-        places = product(library.models.values(), library.hardware.values(), kind.card.versions)
-        for model, node, version in places:
-            context = Context(model, node, node.gpus, version)
-            yield from ((kind, recipe, context) for recipe in recipes_of(kind.card, context))
+        for recipe in kind.card.recipes:
+            loads = LOADS if "workload" in names(recipe.when) else LOADS[-1:]
+            for model, node, most in product(
+                library.models.values(), library.hardware.values(), loads
+            ):
+                context = Context(model, node, node.gpus, "", concurrency=most)
+                if evaluate(recipe.when, context.scope({})):
+                    for version in filter(recipe.is_for, kind.card.versions):
+                        yield kind, recipe, replace(context, version=version)
 
 
 def check_recipes(file: Path, library: Library) -> None:

@@ -8,8 +8,10 @@ order, and both fill a launch's metrics by `Load.add`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from autotune.base import BadInput
 from autotune.engines import Context, Library
@@ -40,9 +42,15 @@ _COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 
 
 def context_of(spec: StudySpec, version: str, library: Library) -> Context:
-    """Return the context of an engine's commands under all workloads of a study."""
-    longest = max(load_workload(name, library).longest_request for name in spec.sent)
-    return spec.context(version, longest)
+    """Return what an engine's expressions see of a study under all its workloads."""
+    loads = [load_workload(name, library) for name in spec.sent]
+    known = loads if spec.load.fixed else []
+    return replace(
+        spec.context(version, max(load.longest_request for load in loads)),
+        concurrency=max((load.concurrency for load in known), default=math.inf),
+        tokens_in_flight=max((load.tokens_in_flight for load in known), default=math.inf),
+        shares_prefixes=any(load.shares_prefixes for load in loads),
+    )
 
 
 def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS) -> list[Load]:

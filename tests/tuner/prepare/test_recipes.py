@@ -42,6 +42,25 @@ def test_an_engine_that_is_named_need_not_be_searched() -> None:
     assert found.candidates.items[0].configuration.knobs["data_parallel"] == 8
 
 
+def test_it_is_the_one_of_the_load_as_often_as_its_servers_fit_the_node() -> None:
+    asked = replace(RUN, space=None, model="openai/gpt-oss-120b", hardware="mi355x")
+    asked = replace(asked, engines=["vllm"], baseline="recipe:vllm")
+    for load, servers in (("sharegpt-c4", 1), ("sharegpt", 8)):
+        found = prepare(build_spec(replace(asked, workloads=[load])), Library())
+        baseline = found.candidates.baseline_candidate
+        assert (baseline.configuration.knobs["replicas"]) == servers
+        assert found.command_of(baseline).replicas == servers
+        assert found.candidates.recipes[found.candidates.baseline] == "gpt-oss-mi355x"
+        (kept,) = [
+            one
+            for one in (
+                found.candidates.items[i].configuration.knobs for i in found.candidates.starts
+            )
+            if one["prefix_caching"] and one["memory_fraction"] == 0.95
+        ]
+        assert kept["replicas"] == servers, "a start without what is not allowed"
+
+
 def test_it_is_the_one_for_the_version_that_is_searched() -> None:
     old = build_spec(replace(ASKED, engines=["vllm==0.13"]))
     assert old.baseline == f"vllm serve {V32} -dp 8 --enable-expert-parallel"
