@@ -260,6 +260,11 @@ def test_a_backend_that_the_engine_ignores_is_a_no_op() -> None:
             "TRITON_MLA",
         ),
         (
+            "INFO [rocm.py:894] Found incompatible backend(s) [ROCM_ATTN, TURBOQUANT, ULTRAQUANT] with decoder. "
+            "Overriding with ROCM_AITER_FA out of potential backends: ['ROCM_AITER_FA', 'TRITON_ATTN'].",
+            "ROCM_AITER_FA",
+        ),
+        (
             "INFO [fp8.py:1] Using TRITON Fp8 MoE backend out of potential backends: ['TRITON'].",
             None,
         ),

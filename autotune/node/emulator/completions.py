@@ -221,6 +221,7 @@ class Completion:
         self._exchange, self._engine, self._asked = exchange, api.engine, asked
         self._connection = exchange.connection
         self._dialect, self._report, answers = api.dialect, api.report, api.answers
+        self._interval = api.stream_interval
         kind, name = ("chatcmpl", "chat.completion") if asked.chat else ("cmpl", "text_completion")
         name += ".chunk" if asked.chat and asked.stream else ""
         self._head = {
@@ -234,7 +235,7 @@ class Completion:
             self._event(index, self._text(WORDS[0])).rpartition(_QUOTED[0])
             for index in range(len(asked.prompts))
         ]
-        self._generated = [0] * len(asked.prompts)
+        self._generated, self._sent = ([0] * len(asked.prompts) for _ in range(2))
         prompts = asked.prompts if asked.greedy else ()
         self._greedy = [GreedyAnswer(answers, prompt) for prompt in prompts]
         self._logprobs = asked.logprobs if answers.logprobs and asked.greedy else 0
@@ -268,8 +269,7 @@ class Completion:
             self._engine.abandon(slot)
 
     def _tokens(self, index: int, count: int, last: bool) -> None:
-        reached = self._generated[index]
-        self._generated[index] = reached + count
+        self._generated[index] += count
         if self._greedy:
             self._greedy[index].extend(count, self._engine.under_way - 1)
         if last:
@@ -278,7 +278,12 @@ class Completion:
             if not self._slots:
                 self._exchange.respond(200, self._whole())
             return
-        data = self._events(index, reached, count, last)
+        sent, held = self._sent[index], self._generated[index] - self._sent[index]
+        if last or not sent or held >= self._interval:
+            self._sent[index] += held
+            self._send(index, self._events(index, sent, held, last))
+
+    def _send(self, index: int, data: bytes) -> None:
         if self._fault == "cut-utf8":
             # Keep only the first byte of a character of two.
             data = data.replace(b'" ', b'"\xc3', 1)
@@ -388,6 +393,7 @@ class EngineApi:
 
     Attributes:
         report: how an answer's usage tells its cached tokens; None: not at all.
+        stream_interval: tokens of a stream that are sent together.
         answers: settings of greedy answers.
     """
 
@@ -408,6 +414,7 @@ class EngineApi:
         if report is not None and report.option and not launch.parsed.args.get(report.option):
             report = None
         self.report = report
+        self.stream_interval = int(evaluate(api.stream_interval, launch.scope))
         self._keys = _keys(launch)
         pool = {"max_total_num_tokens": engine.capacity}
         version = {"version": launch.parsed.version}
@@ -417,6 +424,7 @@ class EngineApi:
             "version": lambda exchange: exchange.respond_json(version),
             "arguments": lambda exchange: exchange.respond_json(resolved_arguments(launch) | pool),
             "metrics": self._metrics,
+            "iterations": self._iterations,
             "reset": self._reset,
             "completions": partial(self._complete, chat=False),
             "chat": partial(self._complete, chat=True),
@@ -447,19 +455,22 @@ class EngineApi:
 
     def _offers(self, name: str) -> bool:
         api, parsed = self.dialect, self._launch.parsed
-        if name == "metrics" and api.metrics_option is not None:
-            return any(given.get(api.metrics_option) for given in (parsed.args, parsed.config))
+        if name == "metrics":
+            return self._given(api.metrics_option)
         variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
         return variable is None or parsed.env.get(variable, "0") not in ("", "0")
+
+    def _given(self, option: str | None) -> bool:
+        """Return whether an option or key is set, if one is needed."""
+        parsed = self._launch.parsed
+        return option is None or any(given.get(option) for given in (parsed.args, parsed.config))
 
     def _models(self, exchange: HttpExchange) -> None:
         about = {
             "object": "model",
             "created": int(time()),
             "owned_by": self.dialect.owner,
-            "root": self._launch.parsed.model,
-            "parent": None,
-            "max_model_len": self._limits.context,
+            **fill_tree(self.dialect.model, self._launch.scope),
         }
         models = [{"id": name, **about} for name in self._launch.models]
         exchange.respond_json({"object": "list", "data": models})
@@ -487,6 +498,13 @@ class EngineApi:
             "",
         ]
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _iterations(self, exchange: HttpExchange) -> None:
+        """Tell the latest iteration, if there was one."""
+        api, figures = self.dialect, self.engine.figures()
+        told = self._given(api.iterations_option) and figures["prompt_tokens"]
+        scope = {**self._launch.scope, **figures}
+        exchange.respond_json([fill_tree(api.iterations, scope)] if told else [])
 
     def _reset(self, exchange: HttpExchange) -> None:
         answer = first_for(self.dialect.reset, self._launch.parsed.version) or ResetAnswer()

@@ -30,10 +30,10 @@ from autotune.engines import (
     command_of,
     recognise,
 )
-from autotune.engines.entry import Versioned, spaces_root
-from autotune.engines.expression import Expression, Namespace, fill_value
+from autotune.engines.entry import Versioned, first_for, spaces_root
+from autotune.engines.expression import Expression, Namespace, evaluate, fill_value
 from autotune.engines.library import documents, load, packaged
-from autotune.engines.schema import Conditional
+from autotune.engines.schema import Conditional, Readings, holding
 
 from ..memory import MemoryPlan, plan_memory, start_failure, startup_s
 from ..resolve_command import ResolvedCommand, resolve_command
@@ -48,6 +48,8 @@ class Rewording(Entry):
 
     pattern: str
     say: str
+    exit_code: int | None = None
+    """Exit code of a refusal behind the parser, printed without its usage."""
 
 
 class Refusal(Entry):
@@ -57,22 +59,25 @@ class Refusal(Entry):
     """Tried in order; the first whose pattern matches is used."""
 
 
-class StartupPhase(Entry):
-    """Part of the start-up: its lines are spread over its share of the time."""
+class StartupPhase(Conditional):
+    """Part of the start-up: its lines are spread over its share of the time. Where its condition
+    is false, it writes nothing."""
 
-    share: float = Field(ge=0)
+    name: str = ""
+    share: float = Field(default=0, ge=0)
     """Share of the start-up's time."""
-    when: Expression = "True"
-    """Condition on model and knobs; where it is false, the phase writes nothing."""
     lines: list[str] = []
     shard: str | None = None
     """Progress line, written once per shard of the checkpoint."""
 
 
-class Crash(Entry):
-    """Log of a dying server: lines around the decisive one."""
+class Crash(Conditional):
+    """Log of a dying server: lines around the decisive one. The condition sees its `message`, and
+    the failure's `kind`: of a fault it is empty, or ``serving``."""
 
-    exit_code: int
+    exit_code: int = 1
+    until: str | None = None
+    """Phase of the start that the server does not live to see; None: it sees all."""
     before: list[str] = []
     telling: str = "{message}"
     """Template of the decisive line."""
@@ -83,8 +88,9 @@ class Refused(Conditional):
     """Configuration that fails at start although no rule or arithmetic covers it."""
 
     name: str
-    when: Expression
+    kind: FailureKind = FailureKind.CRASHED
     log: str
+    """Template of the decisive line; of the card's names, as its condition."""
     reason: str
     source: str
 
@@ -155,6 +161,14 @@ class HttpDialect(Entry):
     """Variable without which there is no reset."""
     arguments_variable: str | None = None
     """Variable without which it reports no arguments."""
+    model: dict[str, Any] = {}
+    """Further keys of a model in the list, templates of the card's names."""
+    iterations: dict[str, Any] = {}
+    """Templates of an iteration's statistics, of `LiveEngine.figures` and the card's names."""
+    iterations_option: str | None = None
+    """Option or key without which there are none."""
+    stream_interval: Expression = "1"
+    """Tokens of a stream that are sent together, but for its first."""
     reset: list[ResetAnswer] = []
     cached_tokens: list[CachedTokensReport] = []
 
@@ -172,7 +186,8 @@ class EmulationCard(Entry):
     refusal: Refusal
     startup: list[StartupPhase]
     ready: list[str]
-    crash: Crash
+    crash: list[Crash]
+    """The first whose condition holds is used."""
     port_taken: str
     stopping: list[str] = []
     stop_signal: bool
@@ -184,8 +199,8 @@ class EmulationCard(Entry):
     """Labels of a row of one of several data-parallel ranks."""
     metrics: list[MetricLine]
     refuses: list[Refused] = []
-    facts: dict[str, Expression] = {}
-    """Further figures of log lines, of knobs and model."""
+    facts: dict[str, Readings] = {}
+    """Further names of lines and conditions; each sees those before it."""
     source: str
 
 
@@ -262,14 +277,14 @@ class EmulatedLaunch:
         failure = self.resolved.failure or start_failure(self.server, self.memory)
         if failure is not None:
             return failure
-        knobs = self.resolved.effective.knobs
-        scope = self.resolved.context.scope(knobs)
-        for refused in self.card.refuses:
-            if refused.holds(scope, self.parsed.version):
-                return Failure(
-                    FailureKind.CRASHED, refused.reason, fill_template(refused.log, knobs)
-                )
+        for refused in holding(self.card.refuses, self.scope, self.parsed.version):
+            return Failure(refused.kind, refused.reason, fill_tree(refused.log, self.scope))
         return None
+
+    def crash(self, message: str, kind: str) -> Crash:
+        """Return the form in which the engine dies of a failure."""
+        scope = {**self.scope, "message": message, "kind": kind}
+        return holding(self.card.crash, scope, self.parsed.version)[0]
 
     @property
     def context(self) -> int:
@@ -302,18 +317,26 @@ class EmulatedLaunch:
 
     @cached_property
     def scope(self) -> dict[str, Any]:
-        """Return the card's names: effective knobs, model, hardware, parsed options, the
-        server's."""
+        """Return the card's names: effective knobs, model, hardware, parsed options, the server's,
+        and its facts."""
         figures = {
             "context": self.context,
             "memory_fraction": self.server.memory_fraction,
+            "tokens": self.memory.capacity_tokens,
+            "kv_gib": max(0.0, self.memory.kv_cache) / 2**30,
+            "weights_gib": self.memory.weights / 2**30,
         }
-        return {
+        scope = {
             **self.resolved.context.scope(self.resolved.effective.knobs),
             "args": Namespace(self.parsed.args),
             "env": Namespace(self.parsed.env),
+            "config": Namespace(self.parsed.config),
             "server": Namespace(figures),
         }
+        for name, readings in self.card.facts.items():
+            reading = first_for(readings, self.parsed.version)
+            scope[name] = reading and evaluate(reading.value, scope)
+        return scope
 
 
 def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
@@ -341,9 +364,12 @@ def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
 def _refused(card: EmulationCard, error: BadInput) -> Died:
     """Print the engine parser's message for a refused command line."""
     message = error.engine_message if isinstance(error, RefusedCommand) else str(error)
+    usage, code = card.refusal.usage, card.refusal.exit_code
     for rewording in card.refusal.rewordings:
         if match := re.match(rewording.pattern, message):
             message = match.expand(rewording.say)
+            if rewording.exit_code is not None:
+                usage, code = [], rewording.exit_code
             break
-    print(*card.refusal.usage, message, sep="\n", file=sys.stderr)
-    return Died(card.refusal.exit_code)
+    print(*usage, message, sep="\n", file=sys.stderr)
+    return Died(code)

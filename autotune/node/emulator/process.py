@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import resource
 import signal
 import socket
@@ -31,7 +32,7 @@ from typing import Any, TextIO
 import uvloop
 
 from autotune.base import BadInput, UnknownName
-from autotune.engines import FailureKind, Library
+from autotune.engines import Library
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
 
@@ -54,8 +55,6 @@ FAULTS = {name: float(fault["value"]) for name, fault in _FAULTS.items()}
 DEATHS = {name: str(fault["telling"]) for name, fault in _FAULTS.items() if "telling" in fault}
 """Fault to the decisive log line of a server that dies of it during its start."""
 DIED = DEATHS["die-at-start"]
-_LATE = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
-"""Failures after the weights are loaded: out of memory, or not covered by a rule."""
 _LOOK_S = 0.2
 _SOCKETS = Path("/proc/net/unix")
 _BACKLOG = 4096
@@ -129,10 +128,9 @@ class Log:
     def __init__(self, launch: EmulatedLaunch, port: int, to_stderr: bool) -> None:
         parsed = launch.parsed
         given = {name: parsed.args[name] for name in sorted(parsed.given) if name in parsed.args}
-        self._card = launch.card
+        self._launch = launch
         self._facts: dict[str, object] = {
-            **launch.resolved.effective.knobs,
-            **{name: evaluate(text, launch.scope) for name, text in launch.card.facts.items()},
+            **launch.scope,
             "pid": os.getpid(),
             "model": parsed.model,
             "version": parsed.version,
@@ -141,6 +139,7 @@ class Log:
             "given": given,
             "context": launch.context,
             "tokens": f"{launch.memory.capacity_tokens:,}",
+            "count": launch.memory.capacity_tokens,
             "weights_gib": f"{launch.memory.weights / 2**30:.2f}",
             "kv_gib": f"{max(0.0, launch.memory.kv_cache) / 2**30:.2f}",
             "seconds": f"{launch.startup_s:.2f}",
@@ -158,16 +157,19 @@ class Log:
     def progress(self, template: str, **more: object) -> None:
         print("\r" + fill_template(template, self._now(more)), end="", file=sys.stderr, flush=True)
 
-    def crash(self, message: str) -> Died:
+    def crash(self, message: str, kind: str = "") -> Died:
         """Write the log of a server that dies of `message`: the decisive line, then the engine's
         usual tail."""
-        crash = self._card.crash
-        self.lines([*crash.before, crash.telling, *crash.after], message=message)
+        crash = self._launch.crash(message, kind)
+        # Leave out the exception's class, as `str` does.
+        reason = re.sub(r"^(?:\w+\.)*\w+(?:Error|Exception): ", "", message)
+        self.lines([*crash.before, crash.telling, *crash.after], message=message, reason=reason)
         return Died(crash.exit_code)
 
     def _now(self, more: Mapping[str, object]) -> dict[str, object]:
         now = datetime.now()
-        clock = {"time": f"{now:%H:%M:%S}", "date": f"{now:%m-%d}", "iso": f"{now:%Y-%m-%d}"}
+        forms = {"time": "%H:%M:%S", "date": "%m-%d", "iso": "%Y-%m-%d", "us": "%m/%d/%Y"}
+        clock = {name: f"{now:{form}}" for name, form in forms.items()}
         return {**self._facts, **clock, **more}
 
 
@@ -175,13 +177,16 @@ def start(launch: EmulatedLaunch, faults: Faults, log: Log) -> None:
     """Run the card's phases in the start's duration; raises `Died` if it fails."""
     due_s = time.perf_counter()
     total_s = launch.startup_s * faults.get("slow-start", 1.0)
-    failure = launch.failure
+    failure, until, message = launch.failure, None, ""
+    if failure is not None:
+        message = failure.log_excerpt or failure.message
+        until = launch.crash(message, failure.kind).until
     if last_words := _last_words(launch, faults, loaded=0.0):
         raise log.crash(last_words)
     for phase in launch.card.startup:
-        if phase.shard is not None and failure is not None and failure.kind not in _LATE:
+        if phase.name and phase.name == until:
             break
-        if not evaluate(phase.when, launch.scope):
+        if not phase.holds(launch.scope, launch.parsed.version):
             continue
         log.lines(phase.lines)
         begin_s, due_s = due_s, due_s + phase.share * total_s
@@ -189,7 +194,7 @@ def start(launch: EmulatedLaunch, faults: Faults, log: Log) -> None:
             _load(launch, faults, log, phase.shard, begin_s, due_s)
         _wait_until(due_s)
     if failure is not None:
-        raise log.crash(failure.log_excerpt or failure.message)
+        raise log.crash(message, failure.kind)
 
 
 def _load(
@@ -310,7 +315,7 @@ def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:
         log.lines(
             [launch.card.port_taken], errno=error.errno, problem=os.strerror(error.errno or 0)
         )
-        raise Died(launch.card.crash.exit_code) from error
+        raise Died(launch.crash("", "").exit_code) from error
     return listener
 
 
@@ -384,6 +389,6 @@ async def _die_mid_load(engine: LiveEngine, tokens: float | None, log: Log) -> N
         return
     while engine.generated_tokens < tokens:
         await asyncio.sleep(0.002)
-    death = log.crash(DIED)
+    death = log.crash(DIED, "serving")
     sys.stdout.flush()
     os._exit(death.exit_code)

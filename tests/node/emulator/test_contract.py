@@ -30,7 +30,9 @@ def server(named):
 def test_the_model_list_names_the_model(engine, server):
     (model,) = server.openai().models.list().data
     assert (model.id, model.owned_by) == (V32, OWNERS[engine])
-    assert model.max_model_len == CONTEXT[engine]
+    # TensorRT-LLM's models have no length (serve/openai_protocol.py, ModelCard).
+    length = None if engine == "tensorrt_llm" else CONTEXT[engine]
+    assert getattr(model, "max_model_len", None) == length
 
 
 def test_a_context_that_fits_the_cache_is_the_one_that_is_served():
@@ -216,3 +218,25 @@ def test_the_cards_name_what_the_server_offers(engine, server):
         assert server.post(path).status_code == 200
     for path in {source.path for source in Library().engine(engine).resolved if source.path}:
         assert server.get(path).json()
+
+
+def test_tensorrt_llm_s_own_pages_and_a_stream_in_lumps(tmp_path):
+    """serve/openai_server.py: /metrics is JSON of iterations, the Prometheus page lies elsewhere."""
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "{enable_iter_perf_stats: true, return_perf_metrics: true, stream_interval: 4}"
+    )
+    with serving(*COMMANDS["tensorrt_llm"], "--config", str(config)) as server:
+        assert server.get("/version").json() == {"version": "1.2.0"}
+        assert server.get("/metrics").json() == []
+        stream = server.openai().completions.create(
+            model=V32, prompt=[5, 6, 7], max_tokens=10, stream=True, **EXACT
+        )
+        texts = [chunk.choices[0].text for chunk in stream if chunk.choices]
+        assert [len(text.split()) for text in texts] == [1, 4, 4, 1]
+        (iteration,) = server.get("/metrics").json()
+        assert (iteration["numActiveRequests"], iteration["numQueuedRequests"]) == (0, 0)
+        assert iteration["kvCacheStats"]["tokensPerBlock"] == 64
+        assert iteration["kvCacheStats"]["maxNumBlocks"] > 1000
+        path = "/prometheus/metrics"
+        assert server.metric("trtllm_request_success_total", path) == 1
