@@ -25,7 +25,7 @@ from .errors import (
 from .evidence import Evidence, Evidenced
 from .files import beside, expanded, sync_folder, write_atomically
 from .notify import Notify, Stage, Watch, silent
-from .values import frozen
+from .values import Interval, Json, frozen
 
 __all__ = [
     "AutotuneError",
@@ -36,6 +36,8 @@ __all__ = [
     "Evidence",
     "Evidenced",
     "Interrupted",
+    "Interval",
+    "Json",
     "LoadFailed",
     "MalformedFile",
     "NothingFeasible",

@@ -1,10 +1,14 @@
-"""Values: dataclasses that nothing changes."""
+"""Values: dataclasses that nothing changes, and names of common types."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
+Json = dict[str, Any]
+"""An object of JSON or YAML."""
+Interval = tuple[float, float]
+"""The lower and the upper end."""
 Kind = TypeVar("Kind")
 
 

@@ -7,9 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
-from autotune.base import BadInput, Evidence, LoadFailed, NothingFeasible, write_atomically
+from autotune.base import (
+    BadInput,
+    Evidence,
+    Json,
+    LoadFailed,
+    NothingFeasible,
+    write_atomically,
+)
 from autotune.engines import Library
 from autotune.load.bench import results
 from autotune.load.bench.results import Bench
@@ -122,7 +128,7 @@ def _check_answers(options: Bench, as_json: bool) -> None:
         raise LoadFailed(f"the answers do not pass: {'; '.join(outcome.reasons)}")
 
 
-def _ask(check: Check, target: Target, model: str) -> dict[str, Any]:
+def _ask(check: Check, target: Target, model: str) -> Json:
     """Ask the server; show the number of answered prompts."""
     done = 0
     with MESSAGES.status("asking the server") if MESSAGES.is_interactive else nullcontext() as line:

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from autotune.base import BadInput, write_atomically
+from autotune.base import BadInput, Json, write_atomically
 from autotune.load.metrics.table import HEADLINE
 from autotune.node.calibration import packaged_calibration, read_calibration
 from autotune.node.fit.calibrate import Predicted, fitted_calibration, predicted_by
@@ -120,7 +119,7 @@ def _repeated(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     return [point for point in points if len(point.members) > 1]
 
 
-def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> dict[str, Any]:
+def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> Json:
     rows = reading.rows
     return {
         "rows": len(rows),
@@ -142,7 +141,7 @@ def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> dict[str, A
     }
 
 
-def _prediction(predicted: Predicted) -> dict[str, Any]:
+def _prediction(predicted: Predicted) -> Json:
     point, runs = predicted.point, predicted.failure is None
     interval = [end if math.isfinite(end) else None for end in (predicted.low, predicted.high)]
     return {

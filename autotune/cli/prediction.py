@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, NothingFeasible, RefusedCommand, silent
+from autotune.base import BadInput, Json, NothingFeasible, RefusedCommand, silent
 from autotune.engines import Context, Library, command_of, gpus_of, recognise, split_command
 from autotune.engines.machine import check_gpus, node
 from autotune.engines.rewrite import rewrite, translate_typed
@@ -103,7 +103,7 @@ def _check_load(asked: SimulateOptions) -> None:
 
 def _at_capacity(
     by: By, slos: Sequence[Slo], resolved: ResolvedCommand, load: Workload, seed: int
-) -> dict[str, Any]:
+) -> Json:
     """Predict a command at the load that a study's launch would find; also with streams that start
     all at once."""
 

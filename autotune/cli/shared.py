@@ -19,6 +19,7 @@ from rich.markdown import CodeBlock, Markdown, TableElement
 from rich.table import Table
 from rich.text import Text
 
+from autotune.base import Json
 from autotune.tuner.study.options import GROUPS, Option, RunOptions, declared_options
 
 Function = Callable[..., Any]
@@ -74,7 +75,7 @@ def _click_option(one: Field[Any], declared: Option, hint: Any) -> Decorator:
     elif (declared.least, declared.most) != (None, None):
         kind = (click.IntRange if inner is int else click.FloatRange)(declared.least, declared.most)
     required = one.default is MISSING
-    more: dict[str, Any] = {"is_flag": True}
+    more: Json = {"is_flag": True}
     if inner is not bool:
         shown = not many and one.default not in (None, "", MISSING)
         more = {"type": kind, "multiple": many, "show_default": shown, "required": required}

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from autotune.base import Json
 from autotune.engines import CandidateSet, EngineSpace, Scalar, engine, names
 from autotune.engines.cards import active_parameters, total_parameters, weight_bytes_per_gpu
 from autotune.engines.engine import RULE
@@ -62,7 +63,7 @@ def space_show(options: RunOptions, as_json: bool) -> None:
     answer(as_json, {**names, "figures": figures, "engines": report, "excluded": excluded}, lines)
 
 
-def _row(engine: EngineSpace, candidates: CandidateSet) -> dict[str, Any]:
+def _row(engine: EngineSpace, candidates: CandidateSet) -> Json:
     """Describe an engine's space: its combinations, the rules that removed some, and its knobs."""
     space = engine.space
     removed = {rule: count for rule, count in space.removed.items() if count}
@@ -85,7 +86,7 @@ def _row(engine: EngineSpace, candidates: CandidateSet) -> dict[str, Any]:
     }
 
 
-def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, Any]]:
+def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
     """Describe each knob of the version: values with their candidates, default, options that set
     it, trade-offs."""
     version, default = space.context.version, space.effective({}).knobs
@@ -93,7 +94,7 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, 
     for position, trade_offs in candidates.given_up.items():
         if candidates.items[position].configuration.engine == space.engine.name:
             costs |= {(one.knob, one.to): one.what for one in trade_offs}
-    knobs: dict[str, dict[str, Any]] = {}
+    knobs: dict[str, Json] = {}
     for name, knob in space.card.knobs.items():
         if not knob.exists_in(version):
             continue

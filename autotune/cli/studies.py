@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.base import BadInput, UnknownName, write_atomically
+from autotune.base import BadInput, Json, UnknownName, write_atomically
 from autotune.load.metrics import readable
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.recommendation import Recommendation, Verdict
@@ -159,8 +159,8 @@ def _age(hours: float) -> str:
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
 
 
-def _row(home: Home, name: str) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(_KEYS) | {"study": name}
+def _row(home: Home, name: str) -> Json:
+    row: Json = dict.fromkeys(_KEYS) | {"study": name}
     try:
         path = home.study_folder(name)
         spec, done, launches = home.spec(name), home.recommendation(name), home.launches(name)

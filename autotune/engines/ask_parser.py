@@ -18,6 +18,8 @@ import runpy
 import sys
 from typing import Any
 
+from autotune.base import Json
+
 MARK = "engine-options="
 LEAST = 5
 _ACTIONS = {
@@ -42,7 +44,7 @@ _TYPES = {
 }
 
 
-def _tell(rows: list[dict[str, Any]]) -> None:
+def _tell(rows: list[Json]) -> None:
     if len(rows) >= LEAST:
         print("\n" + MARK + json.dumps(rows), flush=True)
         os._exit(0)  # No shutdown of what the engine has begun.
@@ -64,7 +66,7 @@ def _choice(value: Any) -> Any:
     return str(value) if plain is None and value is not None else plain
 
 
-def _row(action: argparse.Action) -> dict[str, Any]:
+def _row(action: argparse.Action) -> Json:
     valued = action.nargs != 0
     negated = {"--no-" + flag[2:] for flag in action.option_strings}
     return {
@@ -79,7 +81,7 @@ def _row(action: argparse.Action) -> dict[str, Any]:
     }
 
 
-def _click_row(option: Any) -> dict[str, Any]:
+def _click_row(option: Any) -> Json:
     switch = "boolean_optional" if option.secondary_opts else "store_true"
     return {
         "flags": list(option.opts),

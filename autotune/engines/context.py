@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-from autotune.base import frozen
+from autotune.base import Json, frozen
 
 from .cards import HardwareCard, ModelCard
 from .command import Configuration, Scalar
@@ -61,7 +60,7 @@ class Context:
         architecture = self.model.architecture.model_copy(update={**figures, **more})
         return replace(self, model=self.model.model_copy(update={"architecture": architecture}))
 
-    def scope(self, knobs: Scope) -> dict[str, Any]:
+    def scope(self, knobs: Scope) -> Json:
         """Return the names visible to an expression: the knobs and ``model, hardware, gpus,
         workload``."""
         load = {name: getattr(self, name) for name in _OF_THE_LOAD}
@@ -107,7 +106,7 @@ class Normaliser:
         ]
         self._rounds = len(self.effects) + len(self.conditional) + 1
 
-    def apply(self, scope: dict[str, Any]) -> list[Effect]:
+    def apply(self, scope: Json) -> list[Effect]:
         """Make a scope's knobs effective, in place; returns the effects that changed a knob."""
         applied: dict[str, Effect] = {}
         # An effect may deactivate another knob and the other way round: repeat until nothing
@@ -131,7 +130,7 @@ class Normaliser:
                 break
         return list(applied.values())
 
-    def broken(self, scope: dict[str, Any]) -> list[Rule]:
+    def broken(self, scope: Json) -> list[Rule]:
         return [rule for rule in self.rules if evaluate(rule.forbid, scope)]
 
 

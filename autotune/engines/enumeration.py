@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from autotune.base import frozen
+from autotune.base import Json, frozen
 
 from .command import Configuration, Knobs, Scalar
 from .context import Context, Normaliser, default_of, search_values
@@ -149,7 +149,7 @@ class _Walk:
         self.card, self.context, self.pins = card, context, pins
         self.order = list(card.knobs)
         self.normaliser = Normaliser(card, context)
-        self.scope: dict[str, Any] = context.scope({})
+        self.scope: Json = context.scope({})
         self.result = Enumeration(removed={rule.name: 0 for rule in self.normaliser.rules})
         self.deepest = -1
         self.seen: set[tuple[Scalar, ...]] = set()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Any
 
-from autotune.base import frozen
+from autotune.base import Json, frozen
 
 
 class FailureKind(StrEnum):
@@ -78,7 +77,7 @@ class Failure:
         """Return the kind, and the server's phase if known."""
         return f"{self.kind.value} {_DOING[self.phase]}" if self.phase else self.kind.value
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the JSON object, with ``phase``, ``lasting`` and ``unexplained`` only if set."""
         return {
             key: value

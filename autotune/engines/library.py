@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from autotune.base import BadInput, MalformedFile, UnknownName
+from autotune.base import BadInput, Json, MalformedFile, UnknownName
 
 from .cards import Architecture, HardwareCard, ModelCard
 from .config_json import CONFIG, model_from_file
@@ -171,7 +171,7 @@ def packaged(kind: str, name: str) -> Path:
     return folder / f"{name}.{_ENGINE_FILES[kind]}" if folder else own
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> Json:
     """Read a YAML file whose top level is a mapping; raises `MalformedFile` with the line."""
     try:
         text = path.read_text(encoding="utf-8")

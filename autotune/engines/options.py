@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, MalformedFile, frozen
+from autotune.base import BadInput, Json, MalformedFile, frozen
 
 from .command import Configuration
 from .context import Context, as_failure
@@ -78,7 +78,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(part, f"{path}.{key}")
 
 
-def dotted(document: Mapping[str, Any]) -> dict[str, Any]:
+def dotted(document: Mapping[str, Any]) -> Json:
     """Return the values in nested mappings by their dotted keys."""
     return {key[1:]: value for key, value in leaves(document) if key}
 

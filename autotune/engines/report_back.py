@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from autotune.base import Json
+
 from .command import Command, Configuration, Resolved, Scalar
 from .context import Context, default_of, effective
 from .engine import Engine
@@ -37,7 +39,7 @@ _LEFT = (None, "auto")  # Values that leave the choice to the engine
 _MALFORMED = (NameError, AttributeError, TypeError, ValueError, ArithmeticError, LookupError)
 
 
-def settings(text: str) -> dict[str, Any]:
+def settings(text: str) -> Json:
     """Read the settings in a text, a printed dictionary or ``a=1, b=2`` or ``a=1 b=2``; ``{}`` for
     anything else."""
     reader = _Reader(text.strip())
@@ -53,9 +55,9 @@ class _Reader:
         self._rest = text
         self._depth = 0
 
-    def fields(self, closer: str) -> dict[str, Any]:
+    def fields(self, closer: str) -> Json:
         """Read ``name=value`` pairs up to a closing bracket, or the end."""
-        fields: dict[str, Any] = {}
+        fields: Json = {}
         while not self._ends(closer) and (name := self._take(_NAME)):
             if self._rest[:1] in ("", " ", ",", closer):
                 fields[name[1]] = ""

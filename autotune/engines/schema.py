@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
+from autotune.base import Json
+
 from .command import Scalar
 from .entry import Entry, KnownVersion, NonEmpty, Versioned, VersionRange, in_range
 from .expression import Expression, Scope, Template, evaluate
@@ -47,7 +49,7 @@ class Addition(Conditional):
 
     args: list[Template] = []
     env: dict[str, Template] = {}
-    config: dict[str, Any] = {}
+    config: Json = {}
     """Dotted keys of the engine's own config file, with their values."""
     reason: str = ""
     source: str = ""
@@ -290,7 +292,7 @@ class Effect(Conditional):
 
     name: str
     when: Expression
-    set: dict[str, Any]
+    set: Json
     """Knob to value or template."""
     reason: str
     source: str
@@ -356,7 +358,7 @@ class Start(Entry):
 
     name: str
     when: Expression = "True"
-    set: dict[str, Any]
+    set: Json
     source: str
 
 
@@ -370,7 +372,7 @@ class Recipe(Conditional):
     command: str
     """Command as published; {model} stands for the model's id or path, and further holes for what
     follows from the load."""
-    config: dict[str, Any] = {}
+    config: Json = {}
     """Content of the config file that the command names, with such holes."""
     source: str
 
@@ -477,7 +479,7 @@ class EngineCard(Entry):
     renamed: list[Renamed] = []
     words: list[Word] = []
     """Words of tables, where a knob refuses the value or there is none."""
-    on_node: dict[str, Any]
+    on_node: Json
     """The engine's defaults on all GPUs: knob to value or template."""
     requires: list[Requirement] = []
     architectures: list[str] = []

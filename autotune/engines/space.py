@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import Any
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, Json, frozen
 
 from .command import Command, Configuration, Knobs, Scalar, Words
 from .context import Context, effective
@@ -176,7 +176,7 @@ def _decides(
     return not readings or any(reading != value for reading in readings)
 
 
-def _with(absent: object, values: Mapping[str, Any], given: Set[str], path: str) -> dict[str, Any]:
+def _with(absent: object, values: Mapping[str, Any], given: Set[str], path: str) -> Json:
     """Copy nested mappings with a value in the place of what is given."""
     return {
         key: absent

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from autotune.base import RefusedCommand
+from autotune.base import Json, RefusedCommand
 
 from .command import Command, Words
 from .engine import Engine, expand_file, human_int
@@ -37,7 +37,7 @@ class VLLM(Engine):
                 words.append(argument)
         words = [word for argument in words for word in self._rewrite(argument, version)]
         plain: list[str] = []
-        dotted: dict[str, dict[str, Any]] = {}
+        dotted: dict[str, Json] = {}
         rest = iter(words)
         for word in rest:
             option, equals, value = word.partition("=")
@@ -77,7 +77,7 @@ class VLLM(Engine):
         return ["--compilation-config.level" if old else "--optimization-level", level[1]]
 
 
-def _merge(target: dict[str, dict[str, Any]], option: str, text: str) -> None:
+def _merge(target: dict[str, Json], option: str, text: str) -> None:
     name, *keys = option.removesuffix("+").split(".")
     value: Any = text.split(",") if option.endswith("+") else _value(text)
     level = target.setdefault(name, {})

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune.base import AutotuneError, ClientFailed, Notify, frozen, silent
+from autotune.base import AutotuneError, ClientFailed, Json, Notify, frozen, silent
 from autotune.base.child import IMPORT_FOLDER, start_python, wait_or_kill
 
 from .capacity.search import FoundLoad, Probe, extra_metrics
@@ -54,9 +54,6 @@ from .request_file import LoadLog
 from .requests import Requests
 from .tokenizers import Tokenizer
 from .workloads import LoadPoint, Workload
-
-Json = dict[str, Any]
-"""A JSON object, as in a result."""
 
 _MAX_LENGTH_ERROR = 0.01
 """Largest relative error of the mean output length. An engine that honours ``ignore_eos`` is exact;

@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from autotune.base import frozen
+from autotune.base import Json, frozen
 from autotune.engines import EngineCard
 from autotune.engines.serving import CacheMetrics, DraftGauges, DraftMetrics, Serving
 
@@ -118,7 +118,7 @@ class CacheReport(NamedTuple):
         expected = max((report.expected for report in reports), default=0.0)
         return cls(use, expected, reset, partial=partial)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         reset = self.reset
         counts = ("hit_rate", "hits", "queries", "source")
         return {

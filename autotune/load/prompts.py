@@ -14,11 +14,11 @@ import zlib
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, Json, frozen
 from autotune.base.arrays import Ints
 
 from .requests import Content, Requests
@@ -152,7 +152,7 @@ class Prompts:
         return bodies
 
     def _body(self, content: object, tokens: int, **more: object) -> bytes:
-        common: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
+        common: Json = {"ignore_eos": True, "temperature": 0.0}
         if self.streaming:
             common |= {"stream": True, "stream_options": {"include_usage": True}}
         name = "messages" if self._chat else "prompt"

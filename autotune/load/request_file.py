@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune.base import beside, write_atomically
+from autotune.base import Json, beside, write_atomically
 from autotune.base.arrays import Floats
 from autotune.engines.entry import parse_yaml
 
@@ -64,7 +64,7 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
     write_atomically(path, content.getvalue())
 
 
-def _arrays(load: LoadLog) -> dict[str, Any]:
+def _arrays(load: LoadLog) -> Json:
     log = load.log
     records = load.log.records
     start_s = float(records.sent_s.min()) if len(log) else 0.0

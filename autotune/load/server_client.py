@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, Json, UnknownName
 from autotune.base.evidence import EMULATOR_NAME
 
 from .client.stream import refusal, whole_answer
@@ -242,7 +242,7 @@ class ServerTokenizer:
     """
 
     target: Target
-    body: dict[str, Any]
+    body: Json
     key: str
     vocabulary: int | None
     exact = True

@@ -10,8 +10,7 @@ It hides the physics of a server. Public: `predict`, `simulate.simulate`, `resol
 
 from __future__ import annotations
 
-from typing import Any
-
+from autotune.base import Json
 from autotune.engines import Context, Library, split_command
 from autotune.engines.machine import node as node_card
 from autotune.load.workloads import load_workload
@@ -30,7 +29,7 @@ def predict(
     version: str | None = None,
     seed: int = 0,
     library: Library | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Simulate an engine's command line, as typed: the object that ``autotune simulate --json``
     prints.
 

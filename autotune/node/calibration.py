@@ -26,7 +26,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import AllowInfNan, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
-from autotune.base import BadInput, MalformedFile
+from autotune.base import BadInput, Interval, Json, MalformedFile
 from autotune.base.arrays import Floats
 from autotune.engines import Entry, HardwareCard, Knobs, Library, ModelCard
 from autotune.engines.entry import spaces_root
@@ -157,9 +157,7 @@ def sigma_of_ratio(
     return math.hypot(own, *groups, *(errors.unseen.get(name, 0.0) for name in unseen))
 
 
-def interval90(
-    value: float, deviation: float, launches: tuple[float, float] = (0.0, 0.0)
-) -> tuple[float, float]:
+def interval90(value: float, deviation: float, launches: Interval = (0.0, 0.0)) -> Interval:
     """Return the 90 % prediction interval, which contains the launches' own interval.
 
     Both errors are independent, so the squares of their reaches add up.
@@ -306,15 +304,15 @@ def composed(
     calibration: Calibration,
     groups: Mapping[str, str],
     moved: Mapping[Factor, Floats] | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Return figures of a member of these groups, each in its range; arrays of draws if ln(factor)
     is `moved`."""
-    logs: dict[str, Any] = dict.fromkeys(physics.figures, 0.0)
+    logs: Json = dict.fromkeys(physics.figures, 0.0)
     for which in factors_of(physics, groups):
         logs[which.figure] += math.log(calibration.factor(which))
         if moved and which in moved:
             logs[which.figure] += moved[which]
-    values: dict[str, Any] = {}
+    values: Json = {}
     for name, f in physics.figures.items():
         value = np.clip(f.typical * np.exp(logs[name]), f.low, f.high)
         values[name] = value if isinstance(value, np.ndarray) else float(value)
@@ -344,7 +342,7 @@ class ServerSetup:
         self.model.check_predicted()
 
     @property
-    def scope(self) -> dict[str, Any]:
+    def scope(self) -> Json:
         """Return the names in a speed card's conditions in addition to the knobs."""
         return {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
 

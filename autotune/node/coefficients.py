@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import re
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from autotune.base import UnknownName
+from autotune.base import Json, UnknownName
 from autotune.engines import Entry, ModelCard
 from autotune.engines.entry import VersionRange, spaces_root
 from autotune.engines.expression import Expression
@@ -263,7 +263,7 @@ class Adjustment(Conditional):
     """Difference under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in
     order."""
 
-    set: dict[str, Any] = {}
+    set: Json = {}
     multiply: dict[str, float] = {}
     add: dict[str, float] = {}
     reason: str

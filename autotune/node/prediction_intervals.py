@@ -7,6 +7,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from autotune.base import Interval, Json
 from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import Workload
 
@@ -52,7 +53,7 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
     )
 
 
-def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, Any]) -> dict[str, Any]:
+def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, Any]) -> Json:
     """Return the 90 % intervals of a prediction, None if nothing ran, and its parts without a
     measurement."""
     subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
@@ -74,7 +75,7 @@ def compare_predictions(
     mine: Predicted,
     theirs: Predicted,
     workload: Workload,
-) -> dict[str, Any]:
+) -> Json:
     """Compare two predictions under one load: setups, and their results of `prediction`.
 
     ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them
@@ -100,8 +101,8 @@ def gain_interval90(
     theirs: Predicted,
     workload: Workload,
     metric: str = HEADLINE,
-    launches: tuple[float, float] = (0.0, 0.0),
-) -> tuple[float, float]:
+    launches: Interval = (0.0, 0.0),
+) -> Interval:
     """Return the 90 % interval of a gain in percent; `ratio` of the two predictions above 1 is
     better.
 

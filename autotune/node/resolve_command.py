@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from autotune.base import BadInput, Evidence, frozen
+from autotune.base import BadInput, Evidence, Json, frozen
 from autotune.engines import (
     Command,
     Configuration,
@@ -207,14 +207,14 @@ def changed_defaults(
     given: Collection[str] = (),
     *,
     unstated: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Compare two versions: resolved knobs, then options that were not `given`, by both versions'
     defaults.
 
     A default of None, which the engine replaces, counts only where `unstated`; one borrowed from
     another version never.
     """
-    changed: list[dict[str, Any]] = [
+    changed: list[Json] = [
         {"knob": name, "from": was[name], "to": now[name]}
         for name in now
         if name in was and was[name] != now[name]
@@ -237,7 +237,7 @@ def changed_defaults(
     return changed
 
 
-def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any]:
+def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> Json:
     """Compare two versions of an engine by their resolution of one command line.
 
     ``simulated_changes`` has what is simulated for one version only, and why.
@@ -261,7 +261,7 @@ def prediction(
     workload: Workload,
     seed: int,
     outcome: SimulatedOutcome | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Return the flat object of ``autotune simulate``: metrics, memory, ``failure``, intervals and
     the knobs.
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from autotune import __version__
-from autotune.base import BadInput, Notify, redact
+from autotune.base import BadInput, Json, Notify, redact
 from autotune.engines import Candidate, Library
 from autotune.engines.command import reference_in
 from autotune.load.workloads import load_workload
@@ -70,7 +70,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
             for point in workload.points:
                 if file := getattr(point.lengths, "file", None):
                     files[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    documents: dict[str, Any] = {
+    documents: Json = {
         CANDIDATES: known.model_dump(mode="json", by_alias=True),
         "workloads.json": {
             "workloads": described,

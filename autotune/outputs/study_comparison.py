@@ -7,14 +7,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from autotune.base import BadInput, Evidence
+from autotune.base import BadInput, Evidence, Interval, Json
 from autotune.engines import Configuration, Scalar, engine
 from autotune.engines.context import effective
 from autotune.engines.environment import differences
 from autotune.load.bench.compare import SHOWN, Change, changes_json, rows_of
-from autotune.load.bench.results import Interval
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import PER_GPU, TABLE, Rent
 from autotune.tuner.comparison import ratio_interval90
@@ -52,7 +50,7 @@ class FinishedStudy:
         """Return the recommended knobs."""
         return self.outcome.recommended.config if self.outcome.recommended else {}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """Summarise one study of a comparison."""
         outcome, spent, row = self.outcome, self.outcome.study_cost, self.outcome.to_json()
         keys = ("engine", "engine_version", "config", "fingerprint", "command", "objective")
@@ -180,7 +178,7 @@ class StudyComparison:
             found.append("no common workload: no figures to compare")
         return found
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return both studies with their differences."""
         differ = {name: {"a": a, "b": b} for name, a, b in self._different_knobs()}
         return {
@@ -212,7 +210,7 @@ class StudyComparison:
     def _different_knobs(self) -> list[tuple[str, Scalar, Scalar]]:
         return [(name, *both) for name, both in self.knobs.items() if name not in self.carried_over]
 
-    def _rent(self) -> dict[str, Any] | None:
+    def _rent(self) -> Json | None:
         """Compare what a token costs: rents, tokens of a GPU, and the rent of B where a token costs
         as much.
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
-from autotune.base import BadInput
+from autotune.base import BadInput, Interval, Json
 from autotune.engines import Command
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, curve_of, is_number, is_valid_row
@@ -56,7 +56,7 @@ from .study.recommendation import (
     WorkloadComparison,
 )
 from .study.spec import PredictedCommand, StudySpec
-from .trial import Interval, Launch, Role
+from .trial import Launch, Role
 
 
 def compare(
@@ -79,7 +79,7 @@ def compare(
         values = [
             objective.value_of(metric, mean(s[load])) if load in s else None for s in (theirs, mine)
         ]
-        gain: dict[str, Any] = {}
+        gain: Json = {}
         if load in mine and load in theirs:
             half = half_width(spread, (len(mine[load]), len(theirs[load])))
             log = mean(mine[load]) - mean(theirs[load])
@@ -555,7 +555,7 @@ class StudyFigures:
             for beyond, slo, value in breaks
             if beyond > 0
         ]
-        what: dict[str, Any] = {**dict(broken[0]), "broken": broken}
+        what: Json = {**dict(broken[0]), "broken": broken}
         if self.history.scores(position):
             keys = {"command", "argv", "env", "config"}
             return NearestMiss(**what, **self.choice(position).model_dump(include=keys))
@@ -588,7 +588,7 @@ class StudyFigures:
         return compare(self.spec, self._judgement.spread, *launches)
 
 
-def _typed(command: Command) -> dict[str, Any]:
+def _typed(command: Command) -> Json:
     """Return the fields of a `Choice` or `NearestMiss` that have a command."""
     return {**asdict(command), "argv": command.words, "command": command.shell()}
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, Json, frozen
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import load_workload
@@ -107,7 +106,7 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
 
 def cost(
     prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()
-) -> dict[str, Any]:
+) -> Json:
     """Return the time of a study's launches, from their mean on the executor's nodes, and its
     limit; None: unknown."""
     spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]

@@ -19,11 +19,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from autotune.base import Evidence
+from autotune.base import Evidence, Json
 from autotune.engines import Candidate, CandidateSet
 from autotune.engines.kept import Kept
 from autotune.engines.promises import NOTICED, noticed
@@ -147,7 +146,7 @@ def _chosen(sheet: StudyFigures, position: int, predicted: bool) -> Choice:
 
 def _beside_the_baseline(
     spec: StudySpec, recommended: Choice | None, usual: Candidate, kept: Mapping[str, Kept]
-) -> dict[str, Any]:
+) -> Json:
     """Return what the recommended command has of the user's, and their promises value by value; {}
     for the same."""
     if recommended is None or recommended.fingerprint == usual.fingerprint:
@@ -194,7 +193,7 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
     )
 
 
-def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dict[str, Any]:
+def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> Json:
     """Return the head of every summary: the settings of the study, its evidence, its launches, and
     failures by kind."""
     return {

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from autotune.base import Evidence, Evidenced, frozen
+from autotune.base import Evidence, Evidenced, Interval, Json, frozen
 from autotune.engines import Command, Configuration, Failure
 from autotune.engines.command import Resolved
 from autotune.load.metrics.table import Metrics, curve_of
@@ -24,8 +24,6 @@ AFTER_RUNNING = 2
 SURE_TO_START = 0.9
 """Least odds of starting for a recommended command that has not started itself."""
 _FULL, _RANDOM = "full", "random_weights"
-Interval = tuple[float, float]
-"""The two ends of an interval."""
 Side = Literal["baseline", "recommended"]
 CommandRole = Literal[Side, "next best"]
 """Role of a command in the study that predicted it."""
@@ -134,9 +132,9 @@ class Accuracy:
 
     kind: str
     score: float | None
-    ci95: tuple[float, float] | None = None
+    ci95: Interval | None = None
     baseline: float | None = None
-    baseline_ci95: tuple[float, float] | None = None
+    baseline_ci95: Interval | None = None
     threshold: float | None = None
     passed: bool | None = None
     reasons: tuple[str, ...] = ()
@@ -258,7 +256,7 @@ class TrialResult(Evidenced):
         """Return whether its answers are as good as the baseline's; None without a comparison."""
         return None if self.accuracy is None else self.accuracy.passed
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return its part of a row: without the answers and without empty optional keys."""
         failure = self.failure.to_json() if self.failure else None
         row = {**asdict(self), "failure": failure}

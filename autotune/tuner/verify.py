@@ -25,13 +25,15 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from autotune.base import (
     BadInput,
     CannotGoOn,
     Evidence,
     Interrupted,
+    Interval,
+    Json,
     Notify,
     Watch,
     frozen,
@@ -73,7 +75,7 @@ from .study.recommendation import (
 )
 from .study.results import RESULTS, Results, read_launches
 from .study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, check_study_name
-from .trial import CommandRole, Interval, Launch, Role, Trial
+from .trial import CommandRole, Launch, Role, Trial
 
 _LEAST_FINALS = 2
 
@@ -674,7 +676,7 @@ class Comparison:
             if violates(limit, _NEW) and not violates(limit, _OLD)
         ]
 
-    def _changed_defaults(self) -> list[dict[str, Any]]:
+    def _changed_defaults(self) -> list[Json]:
         """Compare the recommended command's resolved settings on both versions."""
         ends = [self._launches_of(0, version)[-1] for version in (_OLD, _NEW)]
         versions, given = list[tuple[Engine, str]](), set[str]()

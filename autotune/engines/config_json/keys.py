@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.base import MalformedFile, frozen
+from autotune.base import Json, MalformedFile, frozen
 
 from ..cards import MatrixType
 from ..entry import Entry, parse_yaml, spaces_root
@@ -89,7 +89,7 @@ class ConfigJson:
                 return value
         return default
 
-    def figures(self, part: str) -> dict[str, Any]:
+    def figures(self, part: str) -> Json:
         """Return the numbers of a part of the model, by the architecture's name of each."""
         return {figure: self.number(*keys) for figure, keys in facts().figures[part].items()}
 
@@ -123,7 +123,7 @@ class ConfigFacts(Entry):
     """Content of ``search_spaces/config_json.yaml``: additions of a model's class to its
     ``config.json``."""
 
-    defaults: dict[str, dict[str, Any]]
+    defaults: dict[str, Json]
     names: dict[str, list[str]]
     lengths: list[str]
     first_of_lengths: list[str]
@@ -160,7 +160,7 @@ def facts() -> ConfigFacts:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Json:
     """Read a JSON object; raises `MalformedFile`."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

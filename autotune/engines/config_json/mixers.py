@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autotune.base import Json
+
 from .keys import ConfigJson, facts
 
 _ATTENTION = "attention"
@@ -13,7 +15,7 @@ _EXPERTS, _DENSE = ("moe", "E"), ("mlp", "-")
 """Words for feed-forward parts that are layers of their own; then mixers are, too."""
 _LEFT_TO_CLASS = ("key_dim", "convolution", "chunk")
 """Figures that a group's class has where the file is silent."""
-Listed = list[tuple[dict[str, Any], list[int]]]
+Listed = list[tuple[Json, list[int]]]
 """Groups as `Architecture.layer_groups` has them, and the numbers of their layers."""
 
 
@@ -92,9 +94,9 @@ def listed_groups(config: ConfigJson, words: Sequence[str], attention: Mapping[s
     return listed
 
 
-def _described(config: ConfigJson, mixer: str) -> dict[str, Any]:
+def _described(config: ConfigJson, mixer: str) -> Json:
     keys = facts().figures.get(mixer, {})
-    figures: dict[str, Any] = {name: config.number(*named) for name, named in keys.items()}
+    figures: Json = {name: config.number(*named) for name, named in keys.items()}
     missing = [
         keys[name][0] for name in figures if not figures[name] and name not in _LEFT_TO_CLASS
     ]

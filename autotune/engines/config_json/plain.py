@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import Any
 
-from autotune.base import BadInput
+from autotune.base import BadInput, Json
 
 from ..cards import Architecture
 from ..layers import Projection
@@ -42,7 +41,7 @@ def plain_decoder(config: ConfigJson) -> Architecture:
         config.refuse(f"num_hidden_layers is above {MOST_LAYERS:,}; a model's layers are needed")
     names = facts().figures
     few = ("layers", "hidden_size", "heads", "vocab_size", "experts", "mtp_layers")
-    figures: dict[str, Any] = {name: _common(config, *names["decoder"][name]) for name in few}
+    figures: Json = {name: _common(config, *names["decoder"][name]) for name in few}
     layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
     matrices = 2 if config.get("model_type") in facts().plain_feed_forward else 3
     # Gated parts of 8/3 of the hidden width have the parameters of plain ones of 4.

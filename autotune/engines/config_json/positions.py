@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autotune.base import Json
+
 from ..cards import Positions
 from .keys import ConfigJson, facts
 
 
-def context_figures(config: ConfigJson) -> dict[str, Any]:
+def context_figures(config: ConfigJson) -> Json:
     """Return the longest context that an engine makes of a file; the file's facts, where engines or
     their versions make different ones of it."""
     known, scaling = facts(), _scaling(config)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune.base import frozen
+from autotune.base import Json, frozen
 
 from ..cards import MatrixType
 from ..layers import Projection
@@ -70,7 +70,7 @@ def precision(
     with_experts: Sequence[bool],
     *,
     mtp: bool,
-) -> dict[str, Any]:
+) -> Json:
     """Return ``weight_bytes``, the other ``…weight_bytes`` that differ from it, ``weight_block``
     and ``matrices_in``.
 
@@ -103,7 +103,7 @@ def precision(
     if mtp:
         parts["mtp_weight_bytes"] = checkpoint.mean_bytes([([len(layers)], names, 1)])
     scheme = checkpoint.scheme(large[-1], names)
-    figures: dict[str, Any] = {
+    figures: Json = {
         "weight_bytes": main,
         **{key: size for key, size in parts.items() if size != main},
     }

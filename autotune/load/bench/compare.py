@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.base import BadInput, Evidence
+from autotune.base import BadInput, Evidence, Interval, Json
 
-from ..measuring import Json
 from ..metrics import readable
 from ..metrics.table import HEADLINE, METRICS
-from .results import Interval, moments, number, read, student
+from .results import moments, number, read, student
 
 _LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
 _NOT_STATED = "not stated"

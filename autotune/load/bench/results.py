@@ -25,7 +25,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from autotune.base import BadInput, Evidence, MalformedFile, beside, write_atomically
+from autotune.base import (
+    BadInput,
+    Evidence,
+    Interval,
+    Json,
+    MalformedFile,
+    beside,
+    write_atomically,
+)
 from autotune.base.arrays import Floats
 from autotune.engines import Library
 from autotune.engines.entry import parse_yaml
@@ -35,7 +43,7 @@ from ..capacity.search import CONFIRM_S, LOADS, By, load_in_words
 from ..client.messages import Progress as LoadProgress
 from ..client.target import Target
 from ..load import Load
-from ..measuring import FoundCapacity, Json, LoadOptions, Measurement, to_json, worst_client
+from ..measuring import FoundCapacity, LoadOptions, Measurement, to_json, worst_client
 from ..metrics import readable
 from ..metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
 from ..metrics.records import LATENCIES, STATISTICS
@@ -483,8 +491,6 @@ def progress_line(label: str, progress: LoadProgress) -> str:
     done = f"{name}{progress.finished} of {progress.total} done"
     return f"{done}, {in_flight} in flight{failed}, {progress.chunks:,} chunks"
 
-
-Interval = tuple[float, float]
 
 INTERVAL_ERROR = 0.05
 

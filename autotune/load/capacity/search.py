@@ -20,11 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from autotune.base import BadInput
+from autotune.base import BadInput, Interval, Json
 
 from ..metrics import readable
 from ..metrics.formulas import Slo, summarize_loads
@@ -65,7 +65,7 @@ class Bracket:
         )
 
     @property
-    def not_monotone(self) -> tuple[float, float] | None:
+    def not_monotone(self) -> Interval | None:
         """A load that violated a limit, and a heavier one that met all."""
         if (heaviest := self.kept) is None:
             return None
@@ -130,12 +130,12 @@ class FoundLoad(NamedTuple):
     by: By
     capacity: float
     broken_at: float | None
-    not_monotone: tuple[float, float] | None
+    not_monotone: Interval | None
     missed: tuple[Broken, float] | None
     died_at: float | None
     metrics: Metrics
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return what was searched for, the result in words, and without a capacity the limit that
         the lightest load violates."""
         miss = None

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from autotune.base import frozen
+from autotune.base import Json, frozen
 from autotune.base.arrays import Floats, Ints
 
 from ..metrics.records import COLUMNS, SERIES, RequestRecords
@@ -92,7 +92,7 @@ class ClientHealth(NamedTuple):
         ]
         return ", ".join(beyond)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             name: round(value, 4) if isinstance(value, float) else value
             for name, value in self._asdict().items()

@@ -7,10 +7,9 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 from urllib.parse import urlsplit
 
-from autotune.base import BadInput
+from autotune.base import BadInput, Json
 
 _MAX_MESSAGE = 300
 
@@ -85,7 +84,7 @@ class Target:
         first, *others = addresses[start:] + addresses[:start]
         return replace(first, others=tuple(others))
 
-    def balancing(self) -> dict[str, Any]:
+    def balancing(self) -> Json:
         """Return what a result says of the spreading of requests; nothing for one server."""
         return {"servers": len(self), "balancing": BALANCING} if self.others else {}
 

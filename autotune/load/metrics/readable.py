@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from autotune.base import Interval
+
 from .table import TABLE, is_number
 
 _DIGITS = 3
@@ -47,7 +49,7 @@ def percent(value: float | None) -> str:
     return f"{'-' if value <= -0.005 else '+'}{_size(value)} %"
 
 
-def percents(bounds: tuple[float, float] | None) -> str:
+def percents(bounds: Interval | None) -> str:
     """Format an interval of percentages, e.g. ``-1.5 % to +2.3 %``."""
     return "–" if bounds is None else " to ".join(dict.fromkeys(map(percent, bounds)))
 
@@ -80,7 +82,7 @@ def changed(metric: str, gain: float | None) -> float | None:
     return 100 * (100 / (100 + gain) - 1) if gain > -100 else math.inf
 
 
-def changes(metric: str, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+def changes(metric: str, bounds: Interval | None) -> Interval | None:
     """Return the interval of the change of a metric for that of a gain; None for none."""
     if bounds is None:
         return None
@@ -93,7 +95,7 @@ def gain(metric: str, percent_better: float | None) -> str:
     return percent(changed(metric, percent_better))
 
 
-def gains(metric: str, bounds: tuple[float, float] | None) -> str:
+def gains(metric: str, bounds: Interval | None) -> str:
     """Format an interval of a gain as that of the change of its metric."""
     return percents(changes(metric, bounds))
 
@@ -114,7 +116,7 @@ def gain_in_words(metric: str, percent_better: float | None, other: str = "") ->
 def gain_within(
     metric: str,
     percent_better: float | None,
-    ci95: tuple[float, float] | None,
+    ci95: Interval | None,
     other: str = "",
 ) -> str:
     """Format a gain for a sentence, with its interval in brackets."""

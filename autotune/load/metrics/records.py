@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any
 
 import numpy as np
 
-from autotune.base import frozen
+from autotune.base import Json, frozen
 from autotune.base.arrays import Bools, Floats
 
 COLUMNS = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
@@ -100,7 +99,7 @@ class RequestRecords:
         return cls(**joined)
 
 
-def _joined(runs: Sequence[RequestRecords]) -> dict[str, Any]:
+def _joined(runs: Sequence[RequestRecords]) -> Json:
     return {
         name: np.concatenate([getattr(run, name) for run in runs]) for name in (*COLUMNS, *SERIES)
     }

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from autotune.base import BadInput, UnknownName, beside
+from autotune.base import BadInput, Json, UnknownName, beside
 from autotune.engines import Entry, Library
 from autotune.engines.entry import parse_yaml
 from autotune.engines.library import load
@@ -336,7 +336,7 @@ def _expanded(point: Any, number: int) -> list[LoadPoint]:
     return points
 
 
-def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
+def _at(document: Any, path: Sequence[str]) -> Json:
     """Return the mapping at a path of a document; empty for none."""
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None

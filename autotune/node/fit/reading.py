@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from packaging.version import Version
 
-from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, frozen
+from autotune.base import BadInput, Evidence, Json, MalformedFile, UnknownName, frozen
 from autotune.engines import Context, FailureKind, Library, ModelCard, recognise, split_command
 from autotune.engines.context import broken_rules
 from autotune.engines.installed import as_measured
@@ -375,7 +375,7 @@ def table_rows(path: Path, library: Library) -> Iterator[MeasuredRow | LeftOut]:
             raise MalformedFile(path, str(error), line) from error
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Json]]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -388,7 +388,7 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, cells
 
 
-def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, Json]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = [name.strip() for name in next(reader, [])]

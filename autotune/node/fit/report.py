@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.base import Json
 from autotune.load.metrics.table import HEADLINE
 
 from ..resolve_command import ResolvedCommand
@@ -114,7 +115,7 @@ def layout(resolved: ResolvedCommand) -> str:
     return " ".join([*sizes, *rest])
 
 
-def errors(predictions: Predictions) -> dict[str, Any]:
+def errors(predictions: Predictions) -> Json:
     """Return errors over complete points, as shares of the measured value; None for no point.
 
     ``throughput`` is the median |predicted / measured - 1| of the total token throughput, where a
@@ -184,7 +185,7 @@ Ranked = tuple[str, Predictions]
 """Name of a load, and its points."""
 
 
-def rankings(predictions: Predictions) -> dict[str, list[dict[str, Any]]]:
+def rankings(predictions: Predictions) -> dict[str, list[Json]]:
     """Compare orders at one load (model, node, workload); configurations that did not start have no
     rank.
 
@@ -216,7 +217,7 @@ def rankings(predictions: Predictions) -> dict[str, list[dict[str, Any]]]:
         for engine in engines:
             own = [one for one in members if one.point.engine == engine]
             of_one.append((f"{engine} {name}", own))
-    ranked: list[dict[str, Any]] = []
+    ranked: list[Json] = []
     for name, ordered in of_all + of_one:
         if len(ordered) < _LEAST:
             continue

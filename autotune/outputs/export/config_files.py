@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from autotune.base import beside, redact
+from autotune.base import Json, beside, redact
 from autotune.engines.entry import in_range
 
 from .shell import quoted
@@ -43,7 +43,7 @@ class Parts(NamedTuple):
     """
 
     program: list[str]
-    options: dict[str, Any]
+    options: Json
     rest: list[str]
     secrets: list[str]
 
@@ -95,7 +95,7 @@ def render_config(winner: Winner) -> str:
 
 def _file(
     winner: Winner,
-    document: dict[str, Any],
+    document: Json,
     command: Sequence[str],
     files: Iterable[str],
     secrets: Iterable[str],
@@ -131,7 +131,7 @@ def render_trtllm(winner: Winner) -> str:
     own = [str(parts.options.pop(name)) for name in named]
     # Begin with the config file that the command line names, where autotune wrote it.
     content = next((choice.files[name] for name in own if name in choice.files), "")
-    document: dict[str, Any] = yaml.safe_load(content) or {}
+    document: Json = yaml.safe_load(content) or {}
     remaining = []
     for name, value in parts.options.items():
         field = known["fields"].get(name)

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from autotune.base import beside
+from autotune.base import Json, beside
 from autotune.engines import Library
 from autotune.engines.command import PORT, reference_in, written
 from autotune.servers.docker_run import FILES_FOLDER, docker_card
@@ -73,7 +73,7 @@ def _filled(name: str, container: Container, **values: Any) -> list[Any]:
     return [_fill(document, known) for document in documents]
 
 
-def _fill(node: Any, values: dict[str, Any]) -> Any:
+def _fill(node: Any, values: Json) -> Any:
     """Put values in place of ``$name``; what has none is left out."""
     if isinstance(node, list):
         return [item for item in (_fill(one, values) for one in node) if item is not None]
@@ -96,7 +96,7 @@ def compose(winner: Winner) -> str:
         f"file-{i}": {"content": doubled(text)}
         for i, text in enumerate(container.files.values(), 1)
     }
-    document: dict[str, Any] = {"name": container.name, "services": services}
+    document: Json = {"name": container.name, "services": services}
     if configs := written_files | configs:
         document["configs"] = configs
     document["volumes"] = {name: {"name": name} for name in container.caches.values()}
@@ -116,7 +116,7 @@ def compose(winner: Winner) -> str:
     return _yaml_file(winner, about, document)
 
 
-def _compose_services(container: Container) -> tuple[dict[str, Any], dict[str, Any]]:
+def _compose_services(container: Container) -> tuple[Json, Json]:
     """Return the service of one server, and that of a balancer in front of several."""
     fleet, card = container.winner.fleet, docker_card()
     # Without a value, a variable comes from the caller's environment, if set.
@@ -150,7 +150,7 @@ def _compose_services(container: Container) -> tuple[dict[str, Any], dict[str, A
     return {**head, **_docker_options(container), **tail}, balancer
 
 
-def _docker_options(container: Container) -> dict[str, Any]:
+def _docker_options(container: Container) -> Json:
     """Return the service keys that correspond to the options of ``docker run``."""
     card, keys = docker_card(), dict[str, Any]()
     for option, *values in (*card.options, *card.devices[container.vendor]):
@@ -247,7 +247,7 @@ def _manifests(container: Container) -> list[Any]:
     return documents
 
 
-def _mount(pod: dict[str, Any], container: Container, keys: dict[str, str]) -> None:
+def _mount(pod: Json, container: Container, keys: dict[str, str]) -> None:
     """Mount the host's folders, and the files of a ConfigMap by their `keys`, in a pod's server."""
     volumes, mounts = pod["volumes"], pod["containers"][0]["volumeMounts"]
     for i, path in enumerate(container.mounts):
@@ -271,16 +271,16 @@ def _key(number: int, name: str) -> str:
     return name if is_key else f"file-{number}"
 
 
-def _kubernetes_env(container: Container) -> list[dict[str, Any]]:
+def _kubernetes_env(container: Container) -> list[Json]:
     """Return the variables; variables that others refer to come first."""
 
-    def secret(name: str, key: str) -> dict[str, Any]:
-        source: dict[str, Any] = {"name": container.name, "key": key}
+    def secret(name: str, key: str) -> Json:
+        source: Json = {"name": container.name, "key": key}
         if key == _TOKEN:
             source["optional"] = True
         return {"name": name, "valueFrom": {"secretKeyRef": source}}
 
-    rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": docker_card().models}]
+    rows: list[Json] = [{"name": "HF_HOME", "value": docker_card().models}]
     rows += [secret(name, name) for name in _secrets(container) if name not in container.env]
     for name, value in container.env.items():
         prefix, variable = reference_in(value)
@@ -308,7 +308,7 @@ def dstack_service(winner: Winner) -> str:
     container = container_of(winner)
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
-    more: dict[str, Any] = {"port": PORT, "model": container.served, "probes": [probe]}
+    more: Json = {"port": PORT, "model": container.served, "probes": [probe]}
     scaling, notes = winner.fleet.dstack()
     limit = f"dstack waits for the start without a limit; {container.start_limit_source}"
     return _dstack(container, "service", more | scaling, [limit, *notes])
@@ -320,7 +320,7 @@ def dstack_task(winner: Winner) -> str:
     return _dstack(container_of(winner), "task", {"ports": [PORT]}, [])
 
 
-def _dstack(container: Container, kind: str, more: dict[str, Any], notes: list[str]) -> str:
+def _dstack(container: Container, kind: str, more: Json, notes: list[str]) -> str:
     """Return a run whose shell commands replace the image's entry point; they also set values that
     hold a ``$``.
 
@@ -372,9 +372,9 @@ def _dstack_word(word: str) -> str:
     return written(word, shlex.quote, '"${}"'.format)
 
 
-def _dstack_resources(container: Container) -> dict[str, Any]:
+def _dstack_resources(container: Container) -> Json:
     hardware = container.winner.spec.hardware
-    gpu: dict[str, Any] = {"vendor": hardware.vendor}
+    gpu: Json = {"vendor": hardware.vendor}
     # The packaged cards are named as the GPUs are sold; a card of one's own may have any name.
     if hardware.name in Library().hardware:
         gpu["name"] = hardware.name.upper()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from string import Template
-from typing import Any
 
-from autotune.base import BadInput, beside, frozen
+from autotune.base import BadInput, Json, beside, frozen
 from autotune.engines import Command
 from autotune.engines.command import PORT, numbers_of, port_of_gpus
 
@@ -99,9 +98,7 @@ class Fleet:
         """Return the names of the services of Compose."""
         return [f"server-{i}" for i in range(self.count)] if self.servers else ["server"]
 
-    def composed(
-        self, server: dict[str, Any], balancer: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def composed(self, server: Json, balancer: Json) -> tuple[Json, Json]:
         """Return the services of Compose, several behind a balancer, and its configuration file."""
         first, *others = self.names
         if not self.servers:

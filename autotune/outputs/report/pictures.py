@@ -8,7 +8,7 @@ from dataclasses import field
 from itertools import pairwise
 from statistics import geometric_mean
 
-from autotune.base import beside, frozen, redact
+from autotune.base import Interval, beside, frozen, redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import PER_GPU, PER_USER, Metrics, Rent, is_valid_row
 from autotune.tuner.search.decide.verdict import best_so_far
@@ -33,7 +33,7 @@ class Point:
     x: float
     y: float
     shape: str = "o"
-    interval: tuple[float, float] | None = None
+    interval: Interval | None = None
     across: bool = False
 
 

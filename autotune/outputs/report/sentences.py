@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.base import BadInput, Evidence
+from autotune.base import BadInput, Evidence, Interval
 from autotune.engines import FailureKind
 from autotune.load.capacity.goal import carried, shape_carried
 from autotune.load.metrics import readable
@@ -326,7 +326,7 @@ def unjudged(outcome: Recommendation) -> str:
     return "The quality of the answers was judged by the check above alone."
 
 
-def score(kind: str, value: float | None, interval: tuple[float, float] | None = None) -> str:
+def score(kind: str, value: float | None, interval: Interval | None = None) -> str:
     """Return a score of a check of answers, with its interval; in percent except for a
     command's."""
     if value is None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from autotune.base import redact
+from autotune.base import Json, redact
 from autotune.load.metrics.table import PER_USER, Metrics, is_valid_row, shown_in
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, on_workloads, scores_of
@@ -91,7 +91,7 @@ def launch_points(
     """
     result = launch.result
     scores = scores_of(spec, result)
-    metrics: dict[str, Any] = dict.fromkeys((OBJECTIVE, spec.objective), scores.value)
+    metrics: Json = dict.fromkeys((OBJECTIVE, spec.objective), scores.value)
     mine, base = scores.score, scores_of(spec, baseline.result).score if baseline else None
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
@@ -173,7 +173,7 @@ def study_tags(spec: StudySpec) -> dict[str, str]:
     }
 
 
-def study_params(spec: StudySpec) -> dict[str, Any]:
+def study_params(spec: StudySpec) -> Json:
     """Return the settings of a study for its run's page."""
     names = ("objective", "baseline", "launches", "hours", "on", "executor", "sampler", "noise")
     return {
@@ -192,7 +192,7 @@ def study_params(spec: StudySpec) -> dict[str, Any]:
 
 def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float]:
     """Return the figures of a finished study."""
-    figures: dict[str, Any] = {"gain_percent": outcome.gain_percent}
+    figures: Json = {"gain_percent": outcome.gain_percent}
     for name in ("gain_ci95", "gain_interval90_on_a_node"):
         low, high = getattr(outcome, name) or (None, None)
         figures |= {f"{name}_low": low, f"{name}_high": high}

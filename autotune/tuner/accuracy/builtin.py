@@ -33,9 +33,8 @@ from typing import NamedTuple
 
 import yaml
 
-from autotune.base import beside
+from autotune.base import Interval, beside
 
-from ..trial import Interval
 from .asking import Answer, Token, words
 
 CUTS = (0.25, 0.5, 0.75, 1.0)

@@ -45,7 +45,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.base import BadInput, frozen, silent, write_atomically
+from autotune.base import BadInput, Interval, Json, frozen, silent, write_atomically
 from autotune.engines import Entry, Failure, FailureKind
 from autotune.load.client.target import Target
 from autotune.load.workloads.prompt_files import parsed_line
@@ -55,7 +55,7 @@ from autotune.servers.processes import MARKER
 from autotune.servers.watchdog import Request
 
 from ..study.spec import StudySpec
-from ..trial import Accuracy, Example, Interval, Launch, State
+from ..trial import Accuracy, Example, Launch, State
 from . import builtin
 from .asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
 from .builtin import contexts, score
@@ -178,7 +178,7 @@ class Check(Protocol):
         a file."""
         ...
 
-    def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
+    def run(self, target: Target, model: str, answered: Answered = silent) -> Json:
         """Query a warm server; raises `NoAnswers` if it fails, `BadInput` if the user's command
         does."""
         ...
@@ -204,7 +204,7 @@ def check_of(text: str) -> Check:
     return ScoreCommand(text)
 
 
-def timed(check: Check, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
+def timed(check: Check, target: Target, model: str, answered: Answered = silent) -> Json:
     """Run a check; returns its evidence, with the seconds it took."""
     started_ns = time.perf_counter_ns()
     evidence = check.run(target, model, answered)
@@ -218,10 +218,10 @@ class Builtin:
     baselines = 2
     sha256 = None
 
-    def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
+    def run(self, target: Target, model: str, answered: Answered = silent) -> Json:
         logprobs = gives_logprobs(target, model)
         count = partial(answered, len(contexts()))
-        answers: dict[str, Any] = {}
+        answers: Json = {}
         for alone, at_once in ((True, 1), (False, AT_ONCE)):
             asked = [context for context in contexts() if context.alone is alone]
             bodies = [context.body for context in asked]
@@ -337,9 +337,9 @@ class Task(Entry):
         return self
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Json:
         """Return the body of the request."""
-        body: dict[str, Any] = {"prompt": self.prompt}
+        body: Json = {"prompt": self.prompt}
         if self.messages is not None:
             body = {"messages": [one.model_dump() for one in self.messages]}
         return {**body, "max_tokens": self.max_tokens}
@@ -409,7 +409,7 @@ class TaskFile:
         items = read_tasks(path)
         return cls(items, hashlib.sha256(path.read_bytes()).hexdigest())
 
-    def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
+    def run(self, target: Target, model: str, answered: Answered = silent) -> Json:
         bodies = [task.body for task in self.tasks]
         replies = ask(target, model, bodies, AT_ONCE, answered=partial(answered, len(bodies)))
         if not any(replies):
@@ -452,7 +452,7 @@ class ScoreCommand:
     baselines = 1
     sha256 = None
 
-    def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
+    def run(self, target: Target, model: str, answered: Answered = silent) -> Json:
         """Run as `Check`; the command's own output shows its progress."""
         score, error = run_command(self.text, target.url, model)
         return {"kind": self.kind, "score": score, "error": error}

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.base import frozen, redact, write_atomically
+from autotune.base import Json, frozen, redact, write_atomically
 from autotune.engines import Context, Engine, EngineCard
 from autotune.engines.command import Resolved
 from autotune.engines.promises import admitted
@@ -45,7 +45,7 @@ class ReportedSettings:
 
 def read_back(
     server: Server, engine: Engine, trial: Trial, context: Context, folder: Path
-) -> tuple[Resolved | None, dict[str, Any]]:
+) -> tuple[Resolved | None, Json]:
     """Query a ready server for its resolved arguments; compare and store them, see
     `compare_reported`.
 

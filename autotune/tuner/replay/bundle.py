@@ -24,7 +24,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
 
-from autotune.base import BadInput, MalformedFile
+from autotune.base import BadInput, Json, MalformedFile
 from autotune.engines import Candidate, CandidateSet, Configuration, Entry, Library, Scalar
 from autotune.engines.entry import is_version
 from autotune.engines.promises import GivenUp
@@ -226,7 +226,7 @@ def pack(about: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(path: Path, content: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+def unpack(path: Path, content: bytes) -> tuple[Json, dict[str, bytes]]:
     """Return an archive's manifest and members; raises `MalformedFile` if it is damaged, altered,
     or too new."""
     try:
@@ -264,7 +264,7 @@ def _read(archive: ZipFile, info: ZipInfo) -> bytes:
     return content
 
 
-def _manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
+def _manifest(path: Path, members: Mapping[str, bytes]) -> Json:
     try:
         manifest = json.loads(members.get(MANIFEST, b""))
         schema = int(manifest["schema"])
@@ -282,5 +282,5 @@ def _manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
     return dict(manifest)
 
 
-def _facts(content: bytes) -> dict[str, Any]:
+def _facts(content: bytes) -> Json:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}

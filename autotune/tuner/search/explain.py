@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
+from autotune.base import Json
 from autotune.base.arrays import descending, ints
 from autotune.engines import Scalar
 
@@ -266,7 +266,7 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
     )
 
 
-def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, Any]:
+def search_gain(history: History, kernels: Kernels, winner: int) -> Json:
     """Return fields of an `Explanation`: the winner's gain as estimated by the search before its
     finals.
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
@@ -20,7 +19,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import TrialState, create_trial
 
-from autotune.base import write_atomically
+from autotune.base import Json, write_atomically
 from autotune.engines import Candidate, CandidateSet, Command
 
 from ..study.spec import StudySpec
@@ -40,11 +39,11 @@ class _Backend(BaseJournalBackend):
     lines: list[str] = field(default_factory=list)
     saved: bool = False
 
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+    def read_logs(self, log_number_from: int) -> Iterator[Json]:
         """Read logs as Optuna defines."""
         return map(json.loads, self.lines[log_number_from:])
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+    def append_logs(self, logs: list[Json]) -> None:
         """Append logs as Optuna defines."""
         lines = [json.dumps(log, separators=(",", ":")) for log in logs]
         self.lines += lines

@@ -13,10 +13,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import stdtr, stdtrit
 
-from autotune.base import frozen
+from autotune.base import Interval, frozen
 from autotune.base.arrays import Floats
-
-from ..trial import Interval
 
 CONFIDENCE = 0.95
 """Confidence of every two-sided interval."""

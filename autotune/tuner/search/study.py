@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, Json, UnknownName
 from autotune.engines import Candidate, CandidateSet, Command
 
 from ..study.recommendation import Explanation
@@ -174,7 +173,7 @@ class Study:
             model = model_of(self._kernels, history)
             if judgement.winner is None:
                 return found
-            fields: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
+            fields: Json = {"learned": learned_figures(model, self._kernels)}
             # A bundle and a verification have no other candidates to estimate.
             fixed = isinstance(self._plan, Recorded) or self._candidates.alone
             if not fixed and self._spec.verifies is None:

@@ -10,9 +10,8 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, Json, UnknownName
 from autotune.load.metrics.formulas import parse_goodput, slos_of
 from autotune.load.metrics.table import COSTS, GOODPUT, METRICS, Rent, check_metric
 
@@ -35,7 +34,7 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
         weights = ",".join(f"{name}={weight!r}" for name, weight in spec.weights.items())
     limits = [f"{name}:{limit!r}" for name, limit in spec.goodput.items()]
     price = spec.gpu_hour_price if options.gpu_hour_price is None else options.gpu_hour_price
-    goals: dict[str, Any] = {
+    goals: Json = {
         "objective": _goal(options.objective or spec.objective, "objective"),
         "weights": _weights(weights, spec.workloads),
         "pareto": None if pareto is None else _goal(pareto, "--pareto"),

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from autotune.base import Evidence, Evidenced
+from autotune.base import Evidence, Evidenced, Interval, Json
 from autotune.engines import Entry, Scalar
 from autotune.engines.promises import GivenUp
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics
 
-from ..trial import CommandRole, Interval, Launch, Side, Speculation
+from ..trial import CommandRole, Launch, Side, Speculation
 from . import timeline
 from .spec import StudySpec
 
@@ -538,7 +538,7 @@ class Regression(_Value):
     old: Literal["launched", "rows"]
     launches: int
     still_ahead: bool | None
-    changed_defaults: list[dict[str, Any]]
+    changed_defaults: list[Json]
     notes: list[str]
     tune_again: str | None
 
@@ -652,7 +652,7 @@ class Recommendation(_Value, Evidenced):
             return self.verdict.value
         return f"better {where}, {'expected' if self.holds_on_a_node else 'open'} on a real node"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the object of ``recommendation.json``, with the recommended choice's keys at the
         top level."""
         rows = self.model_dump(mode="json", by_alias=True)
@@ -669,7 +669,7 @@ class Recommendation(_Value, Evidenced):
         }
 
     @classmethod
-    def from_json(cls, row: dict[str, Any]) -> Recommendation:
+    def from_json(cls, row: Json) -> Recommendation:
         """Parse the result of `to_json`."""
         derived = {"schema", "holds_on_a_node", *Choice.model_fields}
         rest = {key: value for key, value in row.items() if key not in derived}

@@ -16,7 +16,15 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.base import BadInput, CannotGoOn, MalformedFile, StudyLocked, frozen, sync_folder
+from autotune.base import (
+    BadInput,
+    CannotGoOn,
+    Json,
+    MalformedFile,
+    StudyLocked,
+    frozen,
+    sync_folder,
+)
 
 from ..trial import Launch, Role, Trial, TrialResult
 
@@ -29,7 +37,7 @@ _OPTIONAL = ("servers", "bound_node", "ladder", "retry")
 """Keys of a trial that its row omits if they are empty."""
 
 
-def row_of(launch: Launch) -> dict[str, Any]:
+def row_of(launch: Launch) -> Json:
     """Return the row of a launch, with the keys promised in `docs/files.md`."""
     trial = launch.trial
     row = {

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, Field
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, Interval, Json, UnknownName
 from autotune.engines import Configuration, Context, Entry, HardwareCard, ModelCard, Scalar, gpus_of
 from autotune.engines.entry import parse_yaml
 from autotune.engines.installed import InstalledEngine
@@ -21,7 +21,7 @@ from autotune.load.capacity.goal import LoadGoal
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, Rent
 
-from ..trial import CommandRole, Interval, Role
+from ..trial import CommandRole, Role
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -154,7 +154,7 @@ class StudySpec(_Value):
     noise: float = Field(default=0.0, ge=0)
     seed: int = 0
     space: str | None = None
-    calibration: dict[str, Any] | None = None
+    calibration: Json | None = None
     images: dict[str, str] = {}
     api_key_env: str | None = None
     api_key_file: str | None = None

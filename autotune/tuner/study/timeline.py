@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from autotune.base import Evidence
+from autotune.base import Evidence, Interval
 
 from ..trial import Launch
 from .spec import node_of_place
@@ -46,7 +46,7 @@ def node_s(launches: Sequence[Launch]) -> float:
     # Ignore the hosts that rows name where no trial was bound to a node.
     several = any(launch.trial.node for launch in launches)
     begins = start_times(launches, several)
-    ran: dict[str, list[tuple[float, float]]] = {}
+    ran: dict[str, list[Interval]] = {}
     for launch in launches:
         begin = begins[launch.number]
         node = node_of_place(launch.result.node) if several else ""
@@ -54,7 +54,7 @@ def node_s(launches: Sequence[Launch]) -> float:
     return sum(map(covered_s, ran.values()))
 
 
-def covered_s(intervals: Sequence[tuple[float, float]]) -> float:
+def covered_s(intervals: Sequence[Interval]) -> float:
     """Return the total length of the union of intervals (start, end); gaps do not count."""
     total = 0.0
     reached = float("-inf")

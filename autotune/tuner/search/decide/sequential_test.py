@@ -26,10 +26,9 @@ from numpy.polynomial.legendre import leggauss
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from autotune.base import frozen
+from autotune.base import Interval, frozen
 from autotune.base.arrays import Floats, floats
 
-from ...trial import Interval
 from ..spread import CONFIDENCE
 
 LEAST_FOUND = 0.3

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.base import frozen
+from autotune.base import Interval, frozen
 from autotune.engines import CandidateSet, Configuration
 
 from ...study.recommendation import Verdict
 from ...study.spec import StudySpec
-from ...trial import Interval, Launch
+from ...trial import Launch
 from ..history import History
 from ..nodes import contrast
 from ..objective import value_of
