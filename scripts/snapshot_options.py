@@ -32,7 +32,7 @@ from parser_readers import add_from_dataclass, get_kwargs
 from static_python import Interpreter, Intrinsic
 from wheel_sources import UNKNOWN, Class, External, Function, Parser
 
-from autotune.engines.option_table import read_rows
+from autotune.engines.option_table import read_rows, row_name
 
 Row = dict[str, Any]
 SPACES = Path(__file__).resolve().parents[1] / "search_spaces"
@@ -154,15 +154,16 @@ def whole(engine: str, wheel: Path) -> tuple[Row, list[Row]]:
 
 
 def differences(rows: list[Row], newer: list[Row]) -> tuple[list[str], list[Row]]:
-    """The options of a newer version that these lack, and rows that are not in it or differ
+    """The names of a newer version that these lack, and rows that are not in it or differ
     there."""
-    mine, theirs = ({r["flags"][0]: r for r in some} for some in (rows, newer))
+    mine, theirs = ({row_name(r): r for r in some} for some in (rows, newer))
     changed = []
-    for flag, own in mine.items():
-        if own != (other := theirs.get(flag, {})):
-            keys = [key for key in {**own, **other} if own.get(key) != other.get(key)]
-            changed.append({"flags": own["flags"]} | {key: own.get(key) for key in keys})
-    return [flag for flag in theirs if flag not in mine], changed
+    for name, own in mine.items():
+        if own != (other := theirs.get(name, {})):
+            fields = [field for field in {**own, **other} if own.get(field) != other.get(field)]
+            same = {field: own[field] for field in ("key", "flags") if field in own}
+            changed.append(same | {field: own.get(field) for field in fields})
+    return [name for name in theirs if name not in mine], changed
 
 
 def text(head: Row, rows: list[Row]) -> str:

@@ -281,8 +281,8 @@ class Engine:
     def known_version(self, text: str) -> str | None:
         """Find a known version by a text; None for no match.
 
-        Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix
-        (``0.5.6`` is 0.5.6.post2).
+        Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0; no candidate as another),
+        then a release prefix (``0.5`` is the newest of 0.5).
         """
         try:
             wanted = Version(text.strip())
@@ -294,28 +294,33 @@ class Engine:
             if Version(v).release[: len(wanted.release)] == wanted.release
         ]
         same = [v for v in begun if Version(v).release == wanted.release]
-        matches = [v for v in same if Version(v) == wanted] or same or begun
+        matches = [v for v in same if Version(v) == wanted] or [
+            v for v in same or begun if not same or not Version(v).is_prerelease
+        ]
         return next(reversed(matches), None)
 
     def borrowing(self, version: str, words: Words = ()) -> str | None:
-        """Warn that a version uses another version's options, and name options missing in all
-        tables; None if not."""
+        """Warn that a version uses another version's options, and name what no table has; None if
+        not."""
         if version in self.card.versions or version in self._installed:
             return None
         near = self.by_distance(version)[0]
-        table = self.table(version)
         warning = f"{self.card.title} {version}'s flags are not bundled; using those of {near}"
+        unknown = self.lacking(version, words)
+        if not unknown:
+            return warning
+        listed, hint = ", ".join(unknown), self.table(version).suggestion(unknown)
+        return f"{warning}; they lack {listed}, passed on unchecked{hint}"
+
+    def lacking(self, version: str, words: Words) -> list[str]:
+        """List the options of a command that the tables for a version lack."""
         takes = str.startswith if self.abbreviations else str.__eq__
-        unknown = [
+        return [
             flag
             for flag in map(flag_of, words)
             if flag.startswith("--")
-            and not any(takes(known, self.spelled(flag)) for known in table.flags)
+            and not any(takes(known, self.spelled(flag)) for known in self.table(version).flags)
         ]
-        if not unknown:
-            return warning
-        listed = ", ".join(unknown)
-        return f"{warning}; they lack {listed}, passed on unchecked{table.suggestion(unknown)}"
 
     def spelled(self, flag: str) -> str:
         """Return an option as the parser's table spells it."""

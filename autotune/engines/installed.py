@@ -400,12 +400,12 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
             kind = (row["type"] or before.type) if valued else "str"
             # A default that is no plain value stays as it is in the near version.
             default = before.default if row["default"] is None else row["default"]
-            default = None if row["action"] == "store_true" else default
+            default = default or None if row["action"] == "store_true" else default
             options.append(Option.model_validate({**row, "type": kind, "default": default}))
     except (KeyError, TypeError, ValueError):
         return None
     # Another version may have other keys, and no parser knows them: none is refused.
-    keys = near.config_keys if near.version == installed.release else frozenset()
+    keys = near.file_keys if near.version == installed.release else ()
     return OptionTable(near.engine, installed.release, tuple(options), keys)
 
 

@@ -8,17 +8,32 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from packaging.version import Version
+from pydantic import ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, SchemaValidator
 
 from autotune.base import BadInput, MalformedFile
 
+from .entry import Entry
 from .schema import Option
+
+
+class FileKey(Entry):
+    """Key of an engine's own config file; nested ones are dotted."""
+
+    key: str
+    check: dict[str, Any] = {"type": "any"}
+    """Condition on its values, as a schema of pydantic's core; a mapping with listed keys may allow
+    others (``extra_behavior``)."""
+    null: bool = False
+    default: Any = None
 
 
 @dataclass(frozen=True)
@@ -26,8 +41,7 @@ class OptionTable:
     """Command-line options of one engine version, as its parser declares them.
 
     Attributes:
-        config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not
-            known which.
+        file_keys: those of the engine's own config file; empty = none, or not known which.
         borrowed: from another version: an option or a value that it lacks is passed on and not
             refused.
     """
@@ -35,7 +49,7 @@ class OptionTable:
     engine: str
     version: str
     options: tuple[Option, ...]
-    config_keys: frozenset[str] = frozenset()
+    file_keys: tuple[FileKey, ...] = ()
     borrowed: bool = False
 
     def __hash__(self) -> int:
@@ -52,6 +66,44 @@ class OptionTable:
             for option in self.options
             for name in option.names
         }
+
+    @cached_property
+    def config_keys(self) -> frozenset[str]:
+        """Return the keys of the config file, nested ones dotted."""
+        return frozenset(one.key for one in self.file_keys)
+
+    @cached_property
+    def _file_validator(self) -> SchemaValidator:
+        below = defaultdict[str, list[FileKey]](list)
+        for one in self.file_keys:
+            below[one.key.rpartition(".")[0]].append(one)
+
+        def schema(one: FileKey) -> dict[str, Any]:
+            found = one.check
+            if one.key in below:
+                fields = {
+                    part.key.rpartition(".")[2]: {
+                        "type": "typed-dict-field",
+                        "schema": schema(part),
+                        "required": False,
+                    }
+                    for part in below[one.key]
+                }
+                found = {"extra_behavior": "forbid", **found, "type": "typed-dict"}
+                found["fields"] = fields
+            return {"type": "nullable", "schema": found} if one.null else found
+
+        return SchemaValidator(cast(CoreSchema, schema(FileKey(key=""))))
+
+    def file_refusals(self, document: Mapping[str, Any]) -> list[ErrorDetails]:
+        """List what this version refuses in a config file, in pydantic's words as the engine does;
+        nothing if its keys are not known."""
+        try:
+            if self.file_keys:
+                self._file_validator.validate_python(document)
+        except ValidationError as error:
+            return error.errors(include_url=False)
+        return []
 
     @cached_property
     def flags(self) -> frozenset[str]:
@@ -96,10 +148,10 @@ class OptionTable:
 def read_rows(
     find: Callable[[str], Path], version: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read a version's document and all its options.
+    """Read a version's document and all its options, and keys of its config file.
 
-    A document that ``differs_from`` a newer version has that version's options but those that it is
-    ``without``. A row of a known first spelling changes the keys that it names, to none by null.
+    A document that ``differs_from`` a newer version has that version's rows but those that it is
+    ``without``. A row of a known name changes the fields that it names, to none by null.
 
     Args:
         find: the file of a version.
@@ -109,13 +161,18 @@ def read_rows(
     if newer := document.get("differs_from"):
         if Version(newer) <= Version(version):
             raise MalformedFile(path, f"differs_from: {newer} is not newer than {version}")
-        rows = {row["flags"][0]: row for row in read_rows(find, newer)[1]}
-    for flag in document.get("without", ()):
-        del rows[flag]
+        rows = {row_name(row): row for row in read_rows(find, newer)[1]}
+    for name in document.get("without", ()):
+        del rows[name]
     for row in document["options"]:
-        changed = {**rows.get(row["flags"][0], {}), **row}
-        rows[row["flags"][0]] = {key: value for key, value in changed.items() if value is not None}
-    return document, sorted(rows.values(), key=lambda row: str(row["dest"]))
+        changed = {**rows.get(row_name(row), {}), **row}
+        rows[row_name(row)] = {key: value for key, value in changed.items() if value is not None}
+    return document, sorted(rows.values(), key=lambda row: str(row.get("dest", row_name(row))))
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """Return the key of the config file, or the first spelling of the option, that a row is of."""
+    return str(row.get("key") or row["flags"][0])
 
 
 @cache
@@ -136,6 +193,7 @@ def read_table(engine: str, version: str, roots: tuple[Path, ...]) -> OptionTabl
             f"no table of options for {engine} {version}: {roots[-1] / inside[0]} does not exist"
         )
 
-    document, rows = read_rows(find, version)
-    options = tuple(map(Option.model_validate, rows))
-    return OptionTable(engine, version, options, frozenset(document.get("config_keys", ())))
+    rows = read_rows(find, version)[1]
+    options = tuple(Option.model_validate(row) for row in rows if "key" not in row)
+    keys = tuple(FileKey.model_validate(row) for row in rows if "key" in row)
+    return OptionTable(engine, version, options, keys)

@@ -48,6 +48,7 @@ def settings(kind: Engine, parsed: ParsedCommand) -> Iterator[Setting]:
     """List a command's settings."""
     table = kind.table(parsed.version)
     defaults = table.defaults
+    of_keys = {one.key: one.default for one in table.file_keys}
     written: list[tuple[str, Iterable[str], Any]] = [
         (option.long_flag, option.paths, value)
         for option in table.options
@@ -59,7 +60,7 @@ def settings(kind: Engine, parsed: ParsedCommand) -> Iterator[Setting]:
     written += [(flag, [], True) for flag in parsed.unknown]
     for name, paths, whole in written:
         for key, value in leaves(whole):
-            if value != {}:
+            if value != {} and of_keys.get(f"{name}{key}", {}) != value:
                 knobs = readers(kind, parsed.version, [f"{path}{key}" for path in paths])
                 yield Setting(f"{name}{key}", value, knobs)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeVar
 
+from packaging.version import Version
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
 from autotune.base import Json
@@ -396,11 +397,11 @@ class InstallationFacts(Entry):
 
 
 class Renamed(Entry):
-    """An option, or an environment variable that became an option, with the versions of each
-    name."""
+    """An option, a key of the config file, or an environment variable that became an option, with
+    the versions of each name."""
 
-    kind: Literal["flag", "environment"]
-    """Kind of the old name; the new one is a flag."""
+    kind: Literal["flag", "environment", "key"]
+    """Kind of the old name; the new one of a variable is a flag. Keys are named in refusals, not translated."""
     old: str
     new: str
     old_versions: VersionRange
@@ -533,8 +534,13 @@ class EngineCard(Entry):
         return [tuple(self.program), *map(tuple, self.programs)]
 
     @property
+    def releases(self) -> list[str]:
+        """Return the known versions but release candidates, unless there is nothing else."""
+        return [one for one in self.versions if not Version(one).is_prerelease] or self.versions
+
+    @property
     def newest(self) -> str:
-        return self.versions[-1]
+        return self.releases[-1]
 
     def in_own_words(self, row: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return a table's values in the card's names, without those that leave the choice to the

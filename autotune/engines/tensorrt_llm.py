@@ -3,21 +3,30 @@ version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+import difflib
+from collections.abc import Mapping, Set
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from autotune.base import MalformedFile, UnknownName
+from pydantic_core import ErrorDetails
 
-from .command import Command
+from autotune.base import RefusedCommand
+
+from .command import Command, Words
 from .engine import Engine, ParsedCommand, read_mapping
 from .entry import in_range
 
 _COMMAND_LINE_WINS = ">=1.3.0rc21"
 """https://github.com/NVIDIA/TensorRT-LLM/pull/14812 (June 2026; 1.3.0rc21 was begun on 30 June)."""
-_OTHER_KEYS = {"free_gpu_memory_fraction": "kv_cache_config.free_gpu_memory_fraction"}
+_OTHER_KEYS = {
+    "free_gpu_memory_fraction": "kv_cache_config.free_gpu_memory_fraction",
+    "kv_cache_dtype": "kv_cache_config.dtype",
+}
 """Option to the file's key of the same meaning, if its name differs
-(``tensorrt_llm/commands/serve.py``)."""
+(``llmapi/llm_args.py`` update_llm_args_with_extra_dict)."""
+_NO_KEY = "extra_forbidden"
+"""Pydantic's kind of error for a key that a class has not."""
 
 
 class TensorRTLLM(Engine):
@@ -34,30 +43,49 @@ class TensorRTLLM(Engine):
         return replace(parsed, config=_without(parsed.config, overridden))
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
-        """Read the YAML file of ``--config``; raises `BadInput` if it is not readable, or a key
-        would be refused."""
+        """Read the YAML file of ``--config``; raises `BadInput` if it is not readable, or this
+        version refuses it."""
         name = values.get("extra_llm_api_options")
         if not name:
             return {}
         document = read_mapping(name, command.files)
-        known = self.table(version).config_keys
         # An installed version without a table of its own: which keys it has is not known.
-        for key in _keys(document, known) if known else ():
-            if key not in known:
-                siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
-                raise MalformedFile(
-                    name, str(UnknownName(f"TensorRT-LLM {version} setting", key, siblings))
-                )
+        for error in self.table(version).file_refusals(document):
+            key = _key_of(error)
+            hint = self._whereabouts(key, version) if error["type"] == _NO_KEY else ""
+            said = f"{key}: {error['msg']} [input_value={error['input']!r}]"
+            raise RefusedCommand(f"{self.name} {version}: {name}", said, hint)
         return document
 
+    def _whereabouts(self, key: str, version: str) -> str:
+        """Say what a key is called now, which known versions have it, or which one is similar."""
+        for renamed in self.card.renamed:
+            if renamed.old == key and in_range(version, renamed.new_versions):
+                return f"; it is {renamed.new} now"
+        if having := self._having(key):
+            return f"; it is a key of {' to '.join(dict.fromkeys([having[0], having[-1]]))}"
+        near = difflib.get_close_matches(key, self.table(version).config_keys, n=1)
+        return f"; did you mean {near[0]}?" if near else ""
 
-def _keys(document: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> Iterator[str]:
-    """Yield every key, dotted; none below a key with unknown keys."""
-    for key, value in document.items():
-        yield f"{prefix}{key}"
-        below = f"{prefix}{key}."
-        if isinstance(value, Mapping) and any(k.startswith(below) for k in known):
-            yield from _keys(value, known, below)
+    def _having(self, key: str) -> list[str]:
+        return [one for one in self.card.versions if key in self.table(one).config_keys]
+
+    def lacking(self, version: str, words: Words) -> list[str]:
+        """Add what no known version takes in a file: keys, and the nearest version's values."""
+        found, name = super().lacking(version, words), self.split_file(words)[1]
+        if name and Path(name).is_file():
+            near = self.table(self.by_distance(version)[0])
+            for error in near.file_refusals(read_mapping(name, {})):
+                key = _key_of(error)
+                if error["type"] != _NO_KEY:
+                    found.append(f"{key}: {error['input']}")
+                elif not self._having(key):
+                    found.append(key)
+        return found
+
+
+def _key_of(error: ErrorDetails) -> str:
+    return ".".join(map(str, error["loc"]))
 
 
 def _without(document: Mapping[str, Any], keys: Set[str], prefix: str = "") -> dict[str, Any]:

@@ -97,8 +97,8 @@ def _fitting(card: EngineCard, hardware: HardwareCard) -> list[ContainerImage]:
 
 
 def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | None:
-    """Return the newest known version with an image, and its image; None if there is none."""
-    for version in reversed(card.versions):
+    """Return the newest known release with an image, and its image; None if there is none."""
+    for version in reversed(card.releases):
         if entry := image_of(card, hardware, version):
             return version, entry.image.replace("{version}", version)
     return None

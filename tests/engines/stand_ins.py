@@ -27,7 +27,8 @@ Row = Mapping[str, Any]
 
 def rows(engine: str, version: str) -> list[dict[str, Any]]:
     """The options of a shipped table."""
-    return read_rows(lambda one: SPACES / engine / "options" / f"{one}.json", version)[1]
+    found = read_rows(lambda one: SPACES / engine / "options" / f"{one}.json", version)[1]
+    return [row for row in found if "flags" in row]
 
 
 def argparse_parser(options: Sequence[Row]) -> argparse.ArgumentParser:
@@ -58,15 +59,18 @@ def click_command(options: Sequence[Row]) -> click.Command:
     """The command of an engine that uses `click`."""
     parameters: list[click.Parameter] = [click.Argument(["model"])]
     for row in options:
-        switch = row.get("action") == "store_true"
+        switch = row.get("action") in {"store_true", "boolean_optional"}
+        flags = row["flags"]
+        if row.get("action") == "boolean_optional":
+            flags = [f"{flag}/--no-{flag[2:]}" for flag in flags]
         kind = {"int": click.INT, "float": click.FLOAT}.get(row.get("type", "str"), click.STRING)
         parameters.append(
             click.Option(
-                [*row["flags"], row["dest"]],
+                [*flags, row["dest"]],
                 type=None if switch else click.Choice(row["choices"]) if "choices" in row else kind,
                 is_flag=switch,
                 multiple=row.get("action") == "append",
-                default=None if switch else row.get("default"),
+                default=row.get("default"),
                 show_default=True,
                 help="What it does, at some length, so that the text is broken over lines.",
             )

@@ -173,7 +173,7 @@ def test_the_table_of_an_installed_engine_is_what_its_parser_takes(
 
 @pytest.mark.parametrize(
     ("name", "version", "near"),
-    [("sglang", "0.5.24", "0.5.23"), ("tensorrt_llm", "1.2.1", "1.2.0")],
+    [("sglang", "0.5.24", "0.5.23"), ("tensorrt_llm", "1.2.2", "1.2.1")],
 )
 def test_the_other_engines_tell_their_options_too(
     tmp_path: Path, name: str, version: str, near: str

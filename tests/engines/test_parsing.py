@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,7 +151,11 @@ def test_settings_stand_in_front_of_the_program() -> None:
         ("sglang", "0.5.3", "0.5.3"),
         ("sglang", "0.5", "0.5.23"),
         ("tensorrt_llm", "1.2.0rc5", "1.2.0"),
-        ("tensorrt_llm", "1.2", "1.2.0"),
+        ("tensorrt_llm", "1.2", "1.2.1"),
+        ("tensorrt_llm", "1.3", "1.3.0rc24"),
+        ("tensorrt_llm", "1.3.0rc14", "1.3.0rc14"),
+        ("tensorrt_llm", "1.3.0", "1.3.0"),
+        ("tensorrt_llm", None, "1.2.1"),
         ("tensorrt_llm", "1.0", "1.0.0"),
     ],
 )
@@ -288,25 +294,118 @@ def test_tensorrt_llm_is_told_its_drafts_and_its_memory_as_the_version_takes_the
     assert kind.knobs(kind.parse(command, version), judged) == asked
 
 
+NO_KEY = "Extra inputs are not permitted"
+BACKENDS = (
+    "Input should be 'CUTLASS', 'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or 'TRITON'"
+)
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("version", "text", "message"),
     [
         (
+            "1.2.0",
             "max_batch_sice: 3",
-            "unknown TensorRT-LLM 1.2.0 setting 'max_batch_sice'; did you mean 'max_batch_size'",
+            f"max_batch_sice: {NO_KEY} [input_value=3]; did you mean max_batch_size?",
         ),
         (
+            "1.2.0",
             "kv_cache_config: {dtipe: fp8}",
-            r"unknown .* setting 'kv_cache_config.dtipe'; did you mean 'kv_cache_config.dtype'",
+            f"kv_cache_config.dtipe: {NO_KEY} [input_value='fp8']; did you mean kv_cache_config.dtype?",
         ),
-        ("[1]", "not a mapping"),
-        ("a: [", "not YAML"),
+        ("1.2.1", "moe_config: {backend: AUTO}", f"moe_config.backend: {BACKENDS}"),
+        (
+            "1.2.1",
+            "enable_energy_metrics: true",
+            f"enable_energy_metrics: {NO_KEY} [input_value=True]; it is a key of 1.3.0rc24",
+        ),
+        (
+            "1.3.0rc24",
+            "enable_sleep: true",
+            f"enable_sleep: {NO_KEY} [input_value=True]; it is sleep_config now",
+        ),
+        (
+            "1.3.0rc24",
+            "kv_cache_config: {onboard_blocks: true}",
+            f"kv_cache_config.onboard_blocks: {NO_KEY} [input_value=True]; it is a key of 1.0.0 to 1.2.1",
+        ),
+        (
+            "1.3.0rc24",
+            "kv_cache_config: {block_reuse_policy: per_request}",
+            f"{NO_KEY} [input_value='per_request']; it is kv_cache_config.block_reuse_config.policy now",
+        ),
+        (
+            "1.3.0rc24",
+            "kv_cache_config: {dtype: fp8_e4m3}",
+            'kv_cache_config.dtype must be one of "auto", "fp8", "nvfp4", or valid torch.dtype',
+        ),
+        (
+            "1.3.0rc24",
+            "load_format: dumy",
+            "load_format: Value error, Invalid LoadFormat [input_value='dumy']",
+        ),
+        ("1.3.0rc24", "stream_interval: 0", "stream_interval: Input should be greater than 0"),
+        (
+            "1.3.0rc24",
+            "cuda_graph_config: {batch_sizes: 8}",
+            "cuda_graph_config.batch_sizes: Input should be a valid list",
+        ),
+        (
+            "1.3.0rc24",
+            "max_batch_size: many",
+            "max_batch_size: Input should be a valid integer, unable to parse string as an integer",
+        ),
+        ("1.2.0", "[1]", "not a mapping"),
+        ("1.2.0", "a: [", "not YAML"),
     ],
 )
-def test_a_config_file_that_the_engine_refuses_is_bad_input(text: str, message: str) -> None:
+def test_a_config_file_that_the_engine_refuses_is_refused_in_its_words(
+    version: str, text: str, message: str
+) -> None:
     kind, command = with_file(f"{TRT} --extra_llm_api_options c.yaml", "c.yaml", text)
-    with pytest.raises(BadInput, match=message):
-        kind.parse(command, "1.2.0")
+    with pytest.raises(BadInput, match=re.escape(message)):
+        kind.parse(command, version)
+
+
+def test_a_config_file_that_a_version_takes_is_none_that_it_refuses() -> None:
+    """A file with what is odd but right: other spellings of values, mappings with any keys."""
+    texts = {
+        "1.2.0": "{disable_flashinfer_sampling: true, env_overrides: {A: 1}, print_iter_log: 'yes'}",
+        "1.2.1": "{load_format: DUMMY, disagg_cluster: {cluster_uri: x}, cuda_graph_config: null}",
+        "1.3.0rc24": "{kv_cache_config: {dtype: FP8, use_kv_cache_manager_v2: auto}, "
+        "speculative_config: {decoding_type: MTP, speculative_model_dir: /m}, max_batch_size: '8'}",
+    }
+    for version, text in texts.items():
+        kind, command = with_file(f"{TRT} --extra_llm_api_options c.yaml", "c.yaml", text)
+        assert kind.parse(command, version).config
+
+
+def test_keys_that_no_table_has_are_told_for_another_version(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "{use_fine_grained_sync: true, enable_sleep: true, moe_config: {backend: NEW}, dtype: auto}"
+    )
+    kind, words = engine("tensorrt_llm"), [*TRT.split(), "--config", str(file), "--new_flag", "1"]
+    told = kind.borrowing("1.4.0rc1", words)
+    assert told is not None
+    assert "TensorRT-LLM 1.4.0rc1's flags are not bundled; using those of 1.3.0rc24" in told
+    assert "they lack --new_flag, moe_config.backend: NEW, use_fine_grained_sync, passed" in told
+    assert kind.parse(Command(tuple(words)), "1.4.0rc1").config["enable_sleep"] is True
+    assert kind.borrowing("1.3.0rc24", words) is None
+
+
+def test_tensorrt_llm_s_newer_flags_say_what_their_keys_say() -> None:
+    """TensorRT-LLM 1.3.0rc24: flags for attention DP and the cache's type (#11487)."""
+    flags, judged = f"{TRT} --tp_size 8 --enable_attention_dp --kv_cache_dtype fp8", "1.3.0rc24"
+    knobs = read(flags, judged, R1).knobs
+    assert (knobs["tensor_parallel"], knobs["data_parallel"]) == (1, 8)
+    assert knobs["kv_cache_dtype"] == "fp8"
+    text = "{enable_attention_dp: false, kv_cache_config: {dtype: auto}}"
+    kind, command = with_file(f"{flags} --config c.yaml", "c.yaml", text)
+    for version, layout, cache in [("1.3.0rc24", (1, 8), "fp8"), ("1.3.0rc14", (8, 1), "auto")]:
+        told = kind.knobs(kind.parse(command, version), context(version, R1)).knobs
+        assert (told["tensor_parallel"], told["data_parallel"]) == layout
+        assert told["kv_cache_dtype"] == cache
 
 
 @pytest.mark.parametrize(

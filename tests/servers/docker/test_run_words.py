@@ -35,7 +35,7 @@ IMAGES = {
     ("sglang", "h200"): ("0.5.23", "lmsysorg/sglang:v0.5.23"),
     ("sglang", "mi300x"): ("0.5.23", "lmsysorg/sglang:v0.5.23-rocm10-mi30x"),
     ("sglang", "mi355x"): ("0.5.23", "lmsysorg/sglang:v0.5.23-rocm10-mi35x"),
-    ("tensorrt_llm", "h200"): ("1.2.0", "nvcr.io/nvidia/tensorrt-llm/release:1.2.0"),
+    ("tensorrt_llm", "h200"): ("1.2.1", "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"),
     ("tensorrt_llm", "mi300x"): None,
 }
 

@@ -109,7 +109,8 @@ def test_a_pin_by_an_option_s_name_is_the_knob_s_and_says_so() -> None:
         ("sglang", "0.5.5", "0.5.6.post2"),
         ("sglang", "0.5.8", "0.5.9"),
         ("sglang", "0.5.21", "0.5.20"),
-        ("tensorrt_llm", "1.2.1", "1.2.0"),
+        ("tensorrt_llm", "1.2.2", "1.2.1"),
+        ("tensorrt_llm", "1.4.0rc1", "1.3.0rc24"),
     ],
 )
 def test_a_version_without_a_table_borrows_the_nearest_one_s(

@@ -49,7 +49,7 @@ def test_a_baseline_that_its_engine_refuses_is_refused(baseline: str, why: str) 
 
 def test_a_baseline_of_an_engine_that_cannot_serve_the_model_there() -> None:
     message = said(replace(RUN, hardware="mi300x", baseline=f"trtllm-serve {V32} --tp_size 8"))
-    assert message.startswith("--baseline: TensorRT-LLM 1.2.0 cannot serve it: ")
+    assert message.startswith("--baseline: TensorRT-LLM 1.2.1 cannot serve it: ")
     assert "not on AMD GPUs" in message
 
 
