@@ -35,6 +35,7 @@ class Context:
         version: the engine's version.
         lacking: Python modules that the engine's installation was asked for and does not have.
         shares_prefixes: whether prompts of a workload may begin alike.
+        allowed: kinds of trade-offs that the search may make.
     """
 
     model: ModelCard
@@ -46,6 +47,7 @@ class Context:
     concurrency: float = math.inf
     tokens_in_flight: float = math.inf
     shares_prefixes: bool = False
+    allowed: tuple[str, ...] = ()
 
     def as_read(self, card: EngineCard) -> Context:
         """Return the context with the model as a version of an engine reads its description."""
@@ -62,10 +64,10 @@ class Context:
 
     def scope(self, knobs: Scope) -> Json:
         """Return the names visible to an expression: the knobs and ``model, hardware, gpus,
-        workload``."""
+        workload, allowed``."""
         load = {name: getattr(self, name) for name in _OF_THE_LOAD}
         fixed = {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
-        return {**knobs, **fixed, "workload": Namespace(load)}
+        return {**knobs, **fixed, "workload": Namespace(load), "allowed": self.allowed}
 
 
 def default_of(knob: Knob, scope: Scope, version: str) -> Scalar:

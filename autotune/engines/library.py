@@ -25,7 +25,9 @@ from .expression import names, template_names
 from .schema import EngineCard, NarrowedEngine, Narrowing
 from .serving import LockFile, SharedFailures, SharedMemoryName, SharedMemoryNames
 
-_FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
+_FIXED_NAMES = frozenset(
+    {"model", "hardware", "gpus", "workload", "allowed", "True", "False", "None"}
+)
 _READ_NAMES = frozenset({"args", "env", "config", "servers"})
 _CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps", "gb"})
 _OF_THE_MODEL = frozenset({"recipes", "reads"})
@@ -94,7 +96,7 @@ def _check_engine(path: Path, card: EngineCard) -> None:
     """Raise `MalformedFile` for an unknown name in an engine card's expressions."""
     _check_cases(path, card)
     known = _FIXED_NAMES | set(card.knobs)
-    right = "known: the knobs and model, hardware, gpus, workload"
+    right = "known: the knobs and model, hardware, gpus, workload, allowed"
     for location, part in _parts(card.model_dump()):
         section, key = location[0], location[-1]
         if key in _CONDITIONS and isinstance(part, str):

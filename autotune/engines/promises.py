@@ -15,7 +15,7 @@ from .entry import Entry
 from .expression import Namespace, evaluate, fill, names, template_names
 from .schema import EngineCard, GiveUpKind, Knob
 
-UNASKED = frozenset({"no-prefix-caching"})
+UNASKED = frozenset({"no-prefix-caching", "coarse-streaming"})
 """Trade-offs that must be allowed or pinned, even if nothing else runs: no workload represents
 other traffic."""
 

@@ -115,7 +115,9 @@ Readings = Annotated[
 ]
 
 
-GiveUpKind = Literal["shorter-context", "no-prefix-caching", "lossy", "no-memory-reserve"]
+GiveUpKind = Literal[
+    "shorter-context", "no-prefix-caching", "lossy", "coarse-streaming", "no-memory-reserve"
+]
 """Kinds of trade-offs for speed."""
 
 

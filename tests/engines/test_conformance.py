@@ -50,6 +50,18 @@ class OurEngine(EngineConformance):
         "prefill_delayer": {"tensor_parallel": 1, "data_parallel": 8},
         "moe_dense_tp_size": {"tensor_parallel": 1, "data_parallel": 8},
         "attention_dp_balance": {"tensor_parallel": 1, "data_parallel": 8},
+        "attention_dp_batching_wait": {
+            "tensor_parallel": 1,
+            "data_parallel": 8,
+            "attention_dp_balance": True,
+        },
+        "attention_dp_timeout": {
+            "tensor_parallel": 1,
+            "data_parallel": 8,
+            "attention_dp_balance": True,
+        },
+        "lm_head_tensor_parallel": {"tensor_parallel": 1, "data_parallel": 8},
+        "piecewise_cuda_graph": {"torch_compile": True},
         "single_batch_overlap": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "relaxed_acceptance": {"speculative_tokens": 1},
     }

@@ -213,3 +213,22 @@ def test_requests_go_to_the_replica_with_the_fewest_where_they_follow_one_anothe
         load = load_workload("sharegpt").with_concurrency(256)
         found[value] = simulate(setup, load, 0).metrics["total_token_throughput"]
     assert found["total_requests"] > 1.01 * found["round_robin"], found
+
+
+def test_sending_ten_tokens_at_once_pays_where_sending_is_the_limit() -> None:
+    """gpt-oss-20b on one B200, 1024 requests in flight: 34,079 output tokens/s, 57 % more with ten at
+    once (vllm#27869). Steps without that limit are predicted at 36,500: a part of the gain is left."""
+    load = load_workload("random:1024:1024:2048").with_concurrency(1024)
+    model, node = LIBRARY.model("openai/gpt-oss-20b"), LIBRARY.node("b200")
+    knobs = {"max_running_requests": 1024, "cuda_graph_max_batch": 1024, "async_scheduling": True}
+
+    def written(version: str, interval: int) -> float:
+        kind = engine("vllm")
+        where = Context(model, node, 1, version, load.longest_request)
+        setup = kind.default_knobs(where, {**knobs, "stream_interval": interval})
+        found = simulate(ServerSetup("vllm", version, setup, model, node, 1), load, 0)
+        return found.metrics["output_throughput"]
+
+    one, ten = written("0.13.0", 1), written("0.13.0", 10)
+    assert one == pytest.approx(34_079, rel=0.15)
+    assert 1.1 < ten / one < 1.57

@@ -299,10 +299,10 @@ def test_all_missing_keys_of_a_card_are_named_at_once(tmp_path: Path) -> None:
     [
         (
             "vllm",
-            "read: args.stream_interval",
-            "read: args.streaminterval",
-            "args.streaminterval is no option of vLLM 0.11.0 to 0.33.0; "
-            "did you mean args.stream_interval?",
+            "read: args.prefill_schedule_interval",
+            "read: args.prefill_schedule_intervall",
+            "args.prefill_schedule_intervall is no option of vLLM 0.11.0 to 0.33.0; "
+            "did you mean args.prefill_schedule_interval?",
         ),
         (
             "sglang",

@@ -114,6 +114,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     )
     spec = with_goals(spec.with_fields(objective=spec.load.objective), options)
     _check_energy(spec, backend)
+    _check_streaming(spec)
     spec = with_loads(spec, options, backend.measurable, library, sent=not backend.recorded)
     return spec.with_fields(screened=_screened(spec, options, backend, library))
 
@@ -151,6 +152,21 @@ def _check_energy(spec: StudySpec, backend: Backend) -> None:
     if is_local(spec.executor) and power_of(gpus()[: spec.gpus]) is None:
         raise BadInput(
             f"{asked[0]}: no driver of this machine reports GPU power (NVML, or amdgpu's hwmon)"
+        )
+
+
+def _check_streaming(spec: StudySpec) -> None:
+    """Raise `BadInput` for a goal or limit on the time between tokens, if these may come many at
+    once."""
+    between = [
+        f"{option.partition(' ')[0]} {metric}"
+        for option, metric in spec.asked_metrics.items()
+        if "coarse-streaming" in spec.allow and ("itl" in metric or "tpot" in metric)
+    ]
+    if between:
+        raise BadInput(
+            f"{between[0]}: with --allow coarse-streaming tokens may come many at once, with no time "
+            "between them; leave out one of the two"
         )
 
 

@@ -431,14 +431,15 @@ def _starts(space: EngineSpace, library: Library) -> list[Configuration]:
 
 
 def _recipe_forms(space: EngineSpace, library: Library) -> list[Configuration]:
-    """Return each recipe as published, without what the evidence cannot see, and then without
-    trade-offs of `UNASKED`."""
-    unasked = promises_of(space.card, space.context, {}, space.chosen, UNASKED)
+    """Return each recipe as published, and without what the evidence cannot see and trade-offs of
+    `UNASKED` that are not allowed."""
+    kinds = UNASKED - {*space.context.allowed}
+    unasked = promises_of(space.card, space.context, {}, space.chosen, kinds)
     forms: list[Configuration] = []
     for read in _recipes(space, library).values():
         left_out = {*space.unread, *(one.knob for one in unasked(read))}
         kept = {name: value for name, value in read.knobs.items() if name not in left_out}
-        forms += [read, space.seen(read), space.effective(kept)]
+        forms += [read, space.effective(kept)]
     return forms
 
 

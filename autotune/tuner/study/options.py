@@ -88,7 +88,9 @@ class RunOptions:
     env: Sequence[str] = ()
     clean_env: bool = False
     min_context: int | None = None
-    allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = ()
+    allow: Sequence[
+        Literal["shorter-context", "no-prefix-caching", "lossy", "coarse-streaming"]
+    ] = ()
     space: Path | None = None
     sampler: str = "gp"
     sources: Sequence[str] = ()

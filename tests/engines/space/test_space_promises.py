@@ -108,6 +108,35 @@ def test_prefix_caching_is_switched_off_only_where_that_is_allowed_or_pinned() -
     assert "no-prefix-caching" not in kinds(pinned), "what the user chose is not given up for speed"
 
 
+def test_text_comes_in_pieces_only_where_that_is_allowed_and_many_requests_run() -> None:
+    allow = {"allow": ("coarse-streaming",)}
+    many, few = ({"workloads": (f"random:500:500:{count}",)} for count in (512, 64))
+    usual = prepared("vllm", **many)
+    assert (
+        values(usual, "stream_interval")
+        == values(prepared("vllm", **few, **allow), "stream_interval")
+        == {1}
+    )
+    allowed = prepared("vllm", **many, **allow)
+    assert values(allowed, "stream_interval") == {1, 10}
+    assert len(allowed.candidates) == 2 * len(usual.candidates)
+    assert kinds(allowed)["coarse-streaming"] == {10}
+    for engine in ("sglang", "tensorrt_llm"):
+        assert values(prepared(engine, **many, **allow), "stream_interval") == {1}, (
+            "no figure is published"
+        )
+    own = prepared(
+        "vllm", baseline="vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --stream-interval 20", **many
+    )
+    assert "coarse-streaming" not in kinds(own), "the baseline's users see pieces already"
+
+
+@pytest.mark.parametrize("metric", ["p99_itl_ms", "mean_tpot_ms"])
+def test_no_limit_on_the_time_between_tokens_goes_with_coarse_streaming(metric: str) -> None:
+    with pytest.raises(BadInput, match=f"--slo {metric}: with --allow coarse-streaming"):
+        prepared("vllm", slos=(f"{metric}<=50",), allow=("coarse-streaming",))
+
+
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt_llm", "vllm"])
 @pytest.mark.parametrize(
     ("workload", "contexts", "caching"),

@@ -166,6 +166,22 @@ def test_speculation_sends_several_tokens_at_once():
     assert set(sizes) == {1, 2}
 
 
+def test_tokens_that_come_in_pieces_are_all_counted():
+    load, between = load_workload(f"random:{READ}:{WRITTEN}:{STREAMS}"), WRITTEN - 1
+    with serving(*NODES["vllm"], "--stream-interval", "7") as server:
+        stream = server.openai().completions.create(
+            model=R1, prompt="a", max_tokens=WRITTEN, stream=True, extra_body={"ignore_eos": True}
+        )
+        sizes = [len(chunk.choices[0].text.split()) for chunk in stream]
+        seen = measure(server.url, R1, load, seed=0).metrics
+    assert sizes == [1, *[7] * (between // 7), between % 7], "the first one at once"
+    assert seen["total_output_tokens"] == STREAMS * WRITTEN
+    assert seen["output_throughput"] * seen["duration"] == pytest.approx(STREAMS * WRITTEN)
+    # A time per token is one; a time between what is seen is that of a piece.
+    pieces = len(sizes) - 1
+    assert seen["mean_itl_ms"] * pieces == pytest.approx(seen["mean_tpot_ms"] * between, rel=0.01)
+
+
 def test_more_than_the_pool_holds_is_thrown_out_and_finished():
     """Preemption: all answers are whole although the cache cannot hold them at once."""
     command = [

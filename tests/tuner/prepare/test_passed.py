@@ -173,7 +173,8 @@ def test_a_config_file_s_keys_stand_in_every_candidate_s_file(tmp_path: Path) ->
     }, "the baseline's own keys win"
     found = prepare(spec, library_for(None))
     space = found.spaces["tensorrt_llm"]
-    assert space.pins == {"kv_cache_dtype": "fp8", "max_running_requests": 32}
+    pins = {"kv_cache_dtype": "fp8", "max_running_requests": 32, "stream_interval": 20}
+    assert space.pins == pins
     for one in found.candidates.items:
         command = found.command_of(one)
         (text,) = command.files.values()
@@ -196,7 +197,7 @@ def test_options_of_a_config_file_stand_in_every_command(name: str, tmp_path: Pa
     spec = build_spec(replace(SMALL, engines=[name], engine_args=[f"{name}=--config {file}"]))
     file.unlink()
     found = prepare(spec, library_for(None))
-    assert found.spaces[name].pins == {"max_batched_tokens": 4096}
+    assert found.spaces[name].pins == {"max_batched_tokens": 4096, "stream_interval": 10}
     for one in found.candidates.items:
         words = " ".join(found.command_of(one).argv)
         assert "4096 --stream-interval 10" in words

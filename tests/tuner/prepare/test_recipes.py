@@ -118,9 +118,13 @@ def test_a_recipe_that_gives_up_what_is_not_allowed_is_launched_to_compare_with(
     (position,) = found.recipes
     assert found.recipes[position] == "deepseek-r1-high-throughput"
     assert found.items[position].configuration.knobs["prefix_caching"] is False
-    assert [one.kind for one in found.given_up[position]] == ["no-prefix-caching"]
-    others = (item.configuration for i, item in enumerate(found.items) if i != position)
+    kinds = [one.kind for one in found.given_up[position]]
+    assert kinds == ["no-prefix-caching", "coarse-streaming"]
+    others = [item.configuration for i, item in enumerate(found.items) if i != position]
     assert all(one.knobs["prefix_caching"] for one in others)
+    mine = found.items[position].configuration
+    kept = mine.with_knobs(prefix_caching=True, stream_interval=1)
+    assert kept in others, "what it gives up may be kept beside all else"
     pinned = prepare(build_spec(replace(asked, pins=["prefix_caching=true"])), Library())
     assert not pinned.candidates.recipes
 
