@@ -15,6 +15,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from .entry import Entry
 
 BF16 = 2.0
+_CACHED_BYTES = {"fp8": 1.0, "nvfp4": 0.5 + 1 / 16}
+"""Bytes of a cached value with its share of a block's scale; other types have 16 bits."""
 ALL, KEPT, WINDOW = "all", "kept", "window"
 """Tokens that a query reads: all before it, at most `Architecture.attended_limit` of them, or those
 of the group's own window."""
@@ -54,6 +56,14 @@ class Projection(NamedTuple):
 
     def on_rank(self, tensor_parallel: int) -> float:
         return self.elements / min(tensor_parallel, self.shards)
+
+
+def cached_type(knob: object) -> str:
+    """Return the type of cached values for a value of `kv_cache_dtype` without ``auto``."""
+    text = str(knob)
+    if text in {"fp8_ds_mla", "nvfp4"}:
+        return text
+    return "fp8" if text.startswith("fp8") else "bfloat16"
 
 
 class LayerGroup(Entry):
@@ -250,7 +260,7 @@ class GroupedQuery(AttentionGroup):
         )
 
     def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
-        value_bytes = 1.0 if kv_type == "fp8" else BF16
+        value_bytes = _CACHED_BYTES.get(kv_type, BF16)
         width = self.head_dim + self.value_width
         return self.kv_heads * width * value_bytes / min(tensor_parallel, self.kv_heads)
 
@@ -304,7 +314,7 @@ class LatentAttention(AttentionGroup):
     def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
         """Return the bytes of kv-lora + rope values; ``fp8_ds_mla`` keeps the latent values in fp8
         with scales and the rope part in bf16 (656 bytes, vLLM and FlashMLA)."""
-        value_bytes = 1.0 if kv_type == "fp8" else BF16
+        value_bytes = _CACHED_BYTES.get(kv_type, BF16)
         if self.caches_heads:
             return 2 * self.heads * self.head_dim * value_bytes / min(tensor_parallel, self.heads)
         if kv_type == "fp8_ds_mla":

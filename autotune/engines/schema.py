@@ -518,7 +518,8 @@ class EngineCard(Entry):
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
     kv_cache_tokens: list[ResolvedSource] = []
-    """Patterns whose first group is the tokens that one replica's KV cache holds."""
+    """Patterns whose group is the tokens that one replica's KV cache holds, or its GiB on a rank
+    (`gib`)."""
     progress: list[ProgressMark] = []
     """Marks in the order of a start."""
     default_baseline: bool = False

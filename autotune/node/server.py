@@ -14,7 +14,7 @@ from autotune.engines import Knobs, Library, Scalar
 from autotune.engines.cards import state_in_tokens
 from autotune.engines.entry import first_for
 from autotune.engines.expression import evaluate, names
-from autotune.engines.layers import BF16
+from autotune.engines.layers import BF16, cached_type
 from autotune.load.requests import Requests
 
 from .calibration import ServerSetup, coefficients_of
@@ -81,7 +81,7 @@ class SimulatedServer:
         text_tokens_per_step: the same where the prompt is text as people write it.
         graph_batch: largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences;
             0 = none.
-        kv_type: ``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved.
+        kv_type: as of `cached_type`, with ``auto`` resolved.
         bandwidth: bytes per second that decode kernels achieve on one GPU.
     """
 
@@ -112,9 +112,7 @@ class SimulatedServer:
         kv_type = str(setup.knobs.get("kv_cache_dtype") or "auto")
         if kv_type == "auto":
             kv_type = c.kv_sparse if self.model.sparse_attention else c.kv_dense
-        if kv_type != "fp8_ds_mla":
-            kv_type = "fp8" if kv_type.startswith("fp8") else "bfloat16"
-        self.kv_type = kv_type
+        self.kv_type = cached_type(kv_type)
         self.graph_batch = 0
         if not (setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")):
             self.graph_batch = self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)

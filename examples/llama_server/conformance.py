@@ -156,8 +156,9 @@ class EngineConformance:
         for rule in rules:
             assert rule.reason, rule.name
             assert rule.source, rule.name
-            # Versions older than the known ones are read, too; 0 stands for them.
-            known = ("0", *self.card.versions)
+            # Versions beside the known ones are read, too; 0 and a range's own bounds stand for them.
+            bounds = re.findall(r"\d[\w.]*", rule.versions)
+            known = ("0", *self.card.versions, *bounds)
             assert any(in_range(v, rule.versions) for v in known), (
                 f"{rule.name} holds for no version"
             )

@@ -400,8 +400,8 @@ def test_a_layout_that_leaves_gpus_idle_is_none_of_the_candidates(name: str) -> 
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({"moe_backend": "DEEPGEMM"}, "hopper-moe-backend"),
-        ({"moe_backend": "TRTLLM"}, "hopper-moe-backend"),
+        ({"moe_backend": "DEEPGEMM"}, "deepgemm-experts-need-blackwell"),
+        ({"moe_backend": "TRTLLM"}, "trtllm-experts-need-blackwell"),
         (
             {
                 "tensor_parallel": 1,

@@ -305,6 +305,18 @@ def test_trt_admits_what_can_run_to_its_end():
         assert len(pool.scheduler.running) == fits
 
 
+@pytest.mark.parametrize(
+    ("version", "model", "admitted"),
+    [("1.3.0rc24", R1, 1), ("1.3.0rc25", R1, 3), ("1.4.0rc1", "Qwen/Qwen3-32B", 3),
+     ("1.3.0rc25", "Qwen/Qwen3-32B", 1)],
+)  # fmt: skip
+def test_trt_s_newer_manager_reserves_no_place_for_answers(version, model, admitted):
+    on = server("tensorrt_llm", model=model, version=version)
+    pool = Pool(on, [100] * 3, [400] * 3, capacity=640)
+    pool.step()
+    assert len(pool.scheduler.running) == admitted
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 500),

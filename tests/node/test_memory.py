@@ -237,3 +237,12 @@ def test_context_parallel_ranks_share_one_request():
     assert four.capacity_tokens == pytest.approx(4 * one.capacity_tokens, rel=0.001)
     tight = one.capacity_tokens * 2
     assert one.holds(tight) < 0.01 < 0.99 < four.holds(tight)
+
+
+def test_a_cached_value_of_nvfp4_has_half_a_byte_and_a_sixteenth_of_its_block_s_scale():
+    sizes = [
+        plan("tensorrt_llm", 8, 1, 1, model=R1, hw="b200", kv_cache_dtype=kind).capacity_tokens
+        for kind in ("auto", "fp8", "nvfp4")
+    ]
+    assert sizes[2] / sizes[0] == pytest.approx(2 / 0.5625, rel=0.02)
+    assert sizes[1] / sizes[0] == pytest.approx(2, rel=0.02)

@@ -16,7 +16,9 @@ from typing import Any
 
 from autotune.base import Json, frozen, redact, write_atomically
 from autotune.engines import Context, Engine, EngineCard
-from autotune.engines.command import Resolved
+from autotune.engines.cards import kv_bytes_per_token
+from autotune.engines.command import Configuration, Knobs, Resolved
+from autotune.engines.layers import cached_type
 from autotune.engines.promises import admitted
 from autotune.engines.report_back import compare, parse_reported, settings
 from autotune.engines.serving import ResolvedSource
@@ -55,9 +57,9 @@ def read_back(
     log = read_head(server.log, server.log_offset) if server.log is not None else ""
     reported = reported_by(server, engine.card, trial.engine_version, log)
     resolved = compare_reported(engine, trial, context, reported, folder, server.secrets)
-    tokens = kv_cache_tokens(engine.card, log, trial.engine_version)
     asked = trial.configuration
     ran = asked if resolved is None else resolved.applied_to(asked)
+    tokens = kv_cache_tokens(engine.card, log, ran, context)
     longest = None if tokens is None else min(tokens, admitted(ran, context))
     return resolved, {
         "kv_cache_tokens": tokens,
@@ -84,14 +86,27 @@ def reported_by(
     return list(reported.values())
 
 
-def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
-    """Return the tokens of the smallest KV cache that a log reports; None if it reports none."""
+def kv_cache_tokens(card: EngineCard, log: str, ran: Configuration, context: Context) -> int | None:
+    """Return the tokens of the smallest KV cache that a log reports; None if it reports none.
+
+    Of caches in GiB of a rank the largest counts: there are smaller ones to measure memory, and of
+    drafts.
+    """
     for one in card.kv_cache_tokens:
-        matches = re.finditer(one.pattern or "", log) if one.is_for(version) else ()
-        counts = [int(match[1].replace(",", "")) for match in matches]
-        if counts:
-            return min(counts)
+        matches = re.finditer(one.pattern or "", log) if one.is_for(context.version) else ()
+        sizes = [(match.lastgroup, float(match[1].replace(",", ""))) for match in matches]
+        if sizes and sizes[0][0] == "gib":
+            return int(max(sizes)[1] * 2**30 / _token_bytes(ran.knobs, context))
+        if sizes:
+            return int(min(sizes)[1])
     return None
+
+
+def _token_bytes(knobs: Knobs, context: Context) -> float:
+    """Return the bytes of KV cache that a token takes on a rank."""
+    ranks, stages = (int(knobs.get(f"{way}_parallel") or 1) for way in ("tensor", "pipeline"))
+    kind = cached_type(knobs["kv_cache_dtype"])
+    return kv_bytes_per_token(context.model.architecture, kind, ranks) / stages
 
 
 def compare_reported(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.engines.library import Library
+from autotune.engines.command import Configuration
+from autotune.engines.registry import engine as registered
 from autotune.tuner.backends.read_back import kv_cache_tokens
-
-LIBRARY = Library()
+from tests.engines.settings import context
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,22 @@ LIBRARY = Library()
             "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720).",
             86720,
         ),
+        # The newer manager tells GiB of a rank (kv_cache_manager_v2.py): 61 layers of 576 values of
+        # 16 bits and the indexer's 128 + 4 bytes a token; a second one is the drafts'.
+        (
+            "tensorrt_llm",
+            "[I] KV cache manager v2 device quota set to 50.0GiB\n"
+            "[I] KV cache manager v2 host cache quota set to 50.00GiB\n"
+            "[I] KV cache manager v2 device quota set to 0.81GiB",
+            int(50 * 2**30 / (61 * (576 * 2 + 132))),
+        ),
         ("vllm", "INFO Starting vLLM server; max_total_num_tokens is not its word", None),
     ],
 )
 def test_each_engines_log_tells_how_many_tokens_its_kv_cache_holds(
     engine: str, log: str, tokens: int | None
 ) -> None:
-    card = LIBRARY.engine(engine)
-    assert kv_cache_tokens(card, f"starting\n{log}\nready\n", card.newest) == tokens
+    kind = registered(engine)
+    judged = context(kind.card.newest)
+    ran = Configuration(engine, kind.default_knobs(judged))
+    assert kv_cache_tokens(kind.card, f"starting\n{log}\nready\n", ran, judged) == tokens
