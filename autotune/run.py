@@ -183,7 +183,8 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
     # Only this run's results: earlier failures may have been repaired.
     launches: list[Launch] = []
     for launch in executor.launches(ask):
-        before, known_changes = study.launches, study.changes
+        before = study.launches
+        known_changes = study.changes
         try:
             if launch.result.answers:
                 launch = gate.judge(launch, before)

@@ -26,7 +26,8 @@ def regress(
     Raises `BadInput` for what cannot be compared, `Interrupted` or `CannotGoOn` with what is
     finished kept.
     """
-    spec, folder = home.spec(options.study), home.study_folder(options.study)
+    spec = home.spec(options.study)
+    folder = home.study_folder(options.study)
     lock = Lock(folder)
     try:
         done = home.recommendation(spec.study)

@@ -121,7 +121,8 @@ def is_secret_name(name: str) -> bool:
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
     if not words:
         return False
-    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    last = words[-1]
+    before = words[-2] if len(words) > 1 else ""
     if last == "token":
         return before not in _TEXT_TOKENS
     return last in _ALWAYS or (last in {"key", "keys"} and before in _KEY_OWNERS)

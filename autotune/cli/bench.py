@@ -46,7 +46,8 @@ def bench(options: Bench, as_json: bool) -> None:
     if options.accuracy is not None or options.reference:
         _check_answers(options, as_json)
         return
-    workload, target = options.load_workload(), options.target
+    workload = options.load_workload()
+    target = options.target
     options.check()
     with ServerClient(target) as server:
         options = replace(options, model=server.model(options.model))
@@ -107,7 +108,8 @@ def _check_answers(options: Bench, as_json: bool) -> None:
     options.check_result_file()
     target = options.target
     with ServerClient(target) as server:
-        model, emulated = server.model(options.model), server.emulated()
+        model = server.model(options.model)
+        emulated = server.emulated()
     ask = partial(_ask, check, target, model)
     answers = ask()
     if options.save_result is not None:

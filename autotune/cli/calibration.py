@@ -53,7 +53,8 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
             write_atomically(path, f"{_HEADING}{text}")
         except OSError as error:
             raise _unwritable(path, f" ({error.strerror})") from error
-    summary, order = errors(predictions), rankings(predictions)
+    summary = errors(predictions)
+    order = rankings(predictions)
     lines = ["", table(predictions), ""]
     lines += [f"- {line}" for line in (*error_lines(summary), *ranking_lines(order))]
     if path is not None:
@@ -142,7 +143,8 @@ def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> Json:
 
 
 def _prediction(predicted: Predicted) -> Json:
-    point, runs = predicted.point, predicted.failure is None
+    point = predicted.point
+    runs = predicted.failure is None
     interval = [end if math.isfinite(end) else None for end in (predicted.low, predicted.high)]
     return {
         "label": point.label,

@@ -33,7 +33,8 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
         checks = [asdict(finding) for finding in findings]
         print_json({"ready": ready(findings), "hardware": hardware, "checks": checks})
         return
-    processor, memory_gb = machine.cpu(host.root), machine.memory_bytes(host.root) / 1e9
+    processor = machine.cpu(host.root)
+    memory_gb = machine.memory_bytes(host.root) / 1e9
     gpus = f"{len(host.gpus)} x {host.gpus[0].name}" if host.gpus else "no GPU"
     click.echo(
         f"this machine: {gpus}; {processor.model}, {processor.cores} cores, {memory_gb:.0f} GB of memory"

@@ -141,7 +141,8 @@ def _versus(
         command = command_of(
             translate_typed(_typed(asked.engine_command), asked.engine_version, library, silent)
         )
-        kind, here = recognise(command.argv, library), this.context
+        kind = recognise(command.argv, library)
+        here = this.context
         command, notes = rewrite(kind, command, here, replace(here, version=kind.version(text)))
         for note in notes:
             say(note)
@@ -206,8 +207,10 @@ _INTERVALS = {
 def memory_line(predicted: Figures) -> str:
     """Describe the memory plan in a line: the cache of one attention replica, and a GPU's
     margin."""
-    tokens, longest = predicted["kv_cache_tokens"], predicted["longest_request_tokens"]
-    margin, sigma = predicted["memory_margin_gb"], predicted["memory_margin_sigma_gb"]
+    tokens = predicted["kv_cache_tokens"]
+    longest = predicted["longest_request_tokens"]
+    margin = predicted["memory_margin_gb"]
+    sigma = predicted["memory_margin_sigma_gb"]
     verdict = predicted["memory_verdict"].replace("_", " ")
     side = "free" if margin >= 0 else "missing"
     return (
@@ -246,7 +249,8 @@ def _lines(predicted: Figures) -> Iterator[str]:
 
 def _changes(predicted: Figures) -> Iterator[str]:
     """List the version's decisions that differ from the compared version's."""
-    title, changed = predicted.get("versus"), predicted.get("changed_defaults")
+    title = predicted.get("versus")
+    changed = predicted.get("changed_defaults")
     if changed == []:
         yield f"no default of this command line differs from {title}"
     for one in changed or ():
@@ -261,7 +265,8 @@ def _gain_line(predicted: Figures) -> str:
         return f"{other} does not run: {predicted['versus_failure']['message']}"
     if predicted["gain_percent"] is None:
         return f"{other} runs, at {readable.number(predicted['versus_total_token_throughput'])} total tokens/s"
-    gain, ends = readable.percent(predicted["gain_percent"]), predicted["gain_interval90"]
+    gain = readable.percent(predicted["gain_percent"])
+    ends = predicted["gain_interval90"]
     return f"gain over {other}: {gain} (90 % interval {readable.percents(ends)})"
 
 
@@ -297,7 +302,8 @@ def emulate(asked: EmulateOptions, home: Path, as_json: bool) -> int:
     from autotune.node.emulator.process import emulate as emulate_engine
 
     library = _library(asked.calibration, home)
-    version, model_id = _known(asked.engine_version), asked.model_id
+    version = _known(asked.engine_version)
+    model_id = asked.model_id
     typed = translate_typed(_typed(asked.engine_command), version, library, say)
     command = command_of(typed)
     with suppress(RefusedCommand):

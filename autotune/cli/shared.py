@@ -141,7 +141,8 @@ def refusal(error: click.ClickException) -> str:
         and not isinstance(error, click.MissingParameter)
         and error.param
     ):
-        option, kind = error.param.opts[-1], error.param.type
+        option = error.param.opts[-1]
+        kind = error.param.type
         text = f"{option}: {error.message}"
         if isinstance(kind, click.Choice) and error.message.startswith("'--"):
             text = f"{option} wants {' or '.join(kind.choices)} behind it"

@@ -43,7 +43,8 @@ def space_show(options: RunOptions, as_json: bool) -> None:
         f"{figures['active'] / 1e9:,.1f} billion active per token, {figures['weight_gb']:,.0f} GB of weights"
     ]
     if unknown := unknown_parts(spec.model, ()):
-        figures, lines = {"weight_gb": architecture.checkpoint_gb}, unknown
+        figures = {"weight_gb": architecture.checkpoint_gb}
+        lines = unknown
     notes = prepared.spec.notes
     lines += notes
     for name, row in report.items():
@@ -89,7 +90,8 @@ def _row(engine: EngineSpace, candidates: CandidateSet) -> Json:
 def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
     """Describe each knob of the version: values with their candidates, default, options that set
     it, trade-offs."""
-    version, default = space.context.version, space.effective({}).knobs
+    version = space.context.version
+    default = space.effective({}).knobs
     costs: dict[tuple[str, Scalar], str] = {}
     for position, trade_offs in candidates.given_up.items():
         if candidates.items[position].configuration.engine == space.engine.name:
@@ -125,7 +127,8 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         head = f"  {name:<{wide}}"
         if row["options"]:
             head += f"  {' '.join(row['options'])}"
-        values, default = row["values"], f"default {scalar(row['default'])}"
+        values = row["values"]
+        default = f"default {scalar(row['default'])}"
         if len(values) < 2:
             fixed.append(f"{head}  {default}")
             continue

@@ -42,7 +42,9 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
     """``autotune report``: for an unfinished study the results so far; raises `BadInput` before its
     first launch."""
     folder = Home(home)
-    spec, done, launches = folder.spec(study), folder.recommendation(study), folder.launches(study)
+    spec = folder.spec(study)
+    done = folder.recommendation(study)
+    launches = folder.launches(study)
     path = folder.study_folder(study) / f"report.{format_}"
     if done is not None and path.is_file():
         text = path.read_text(encoding="utf-8")
@@ -163,7 +165,9 @@ def _row(home: Home, name: str) -> Json:
     row: Json = dict.fromkeys(_KEYS) | {"study": name}
     try:
         path = home.study_folder(name)
-        spec, done, launches = home.spec(name), home.recommendation(name), home.launches(name)
+        spec = home.spec(name)
+        done = home.recommendation(name)
+        launches = home.launches(name)
         age_h = (datetime.now(UTC).timestamp() - (path / "study.yaml").stat().st_mtime) / 3600
     except (BadInput, OSError) as error:
         say(f"autotune: {error}")
@@ -200,7 +204,8 @@ def _has_gain(done: Recommendation) -> bool:
     """Return whether a study compared a configuration with its baseline."""
     if done.verdict not in (Verdict.BETTER, Verdict.INDISTINGUISHABLE) or done.gain_percent is None:
         return False
-    best, baseline = done.recommended, done.baseline
+    best = done.recommended
+    baseline = done.baseline
     return not (best and baseline and best.fingerprint == baseline.fingerprint)
 
 
@@ -224,7 +229,8 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     from autotune.outputs.study_comparison import StudyComparison, study_named
 
     folder = Home(home)
-    one, other = study_named(a, folder), study_named(b, folder)
+    one = study_named(a, folder)
+    other = study_named(b, folder)
     if one is None and other is None:
         results = compare_results(Path(a), Path(b))
         answer(as_json, results.to_json(), results.lines())

@@ -202,7 +202,8 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     from autotune.outputs.report.text import command
     from autotune.outputs.tracking import view_address
 
-    chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
+    chosen = recommendation.recommended
+    folder = home.study_folder(recommendation.study)
     wrap = partial(fill, width=_WIDTH, break_long_words=False, break_on_hyphens=False)
     lines = [""]
     for sentence in (*predictions(recommendation), *brief(recommendation)):
@@ -236,7 +237,8 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     prepared = prepare(spec, library_of(spec), say)
     for text in prepared.spec.notes[len(spec.notes) :]:
         say(text)
-    items, command_of = prepared.candidates.items, prepared.command_of
+    items = prepared.candidates.items
+    command_of = prepared.command_of
     weights = missing_weights(prepared)
     if not is_local(spec.executor) and prepared.backend.on_gpus:
         weights = "each node of the cluster is checked for the weights before its first launch"
@@ -245,14 +247,16 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
         command_of(items[i]).shell()
         for i in (*prepared.candidates.defaults, *prepared.candidates.starts)
     ]
-    counts, first = prepared.counts(), first_trials(prepared)
+    counts = prepared.counts()
+    first = first_trials(prepared)
     history = History(spec, prepared.candidates, ())
     lines = [f"{name}: {count} candidates" for name, count in counts.items()]
     lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
     lines += ["", cost_line(prepared, first), "", "first launches, with predicted values"]
     rows = []
     for trial, predicted in first:
-        configuration, shell = trial.configuration, trial.command.shell()
+        configuration = trial.configuration
+        shell = trial.command.shell()
         about = f"{predicted}  {described(history, configuration)}"
         lines += [f"{configuration.engine:<12}  {about}", f"    {shell}"]
         rows.append(

@@ -360,7 +360,8 @@ def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, ...]:
 
 def mixer_matrices(a: Architecture, tensor_parallel: int) -> list[Matrices]:
     """Sum up all mixers on a rank, by bytes of a weight."""
-    method, counted = a.attention_weight_bytes or a.weight_bytes, dict[float, float]()
+    method = a.attention_weight_bytes or a.weight_bytes
+    counted = dict[float, float]()
     for group, projection in mixer_projections(a):
         size = projection.stored_bytes or method
         elements = group.layers * projection.on_rank(tensor_parallel)

@@ -88,7 +88,8 @@ class CompressedAttention(AttentionGroup):
             yield KEPT if self.indexer else ALL, 1 / self.ratio
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        heads, width = self.heads, self.heads * self.head_dim
+        heads = self.heads
+        width = self.heads * self.head_dim
         low = self.o_groups * self.o_lora_rank
         streams = self.residual_streams
         mixing = 2 * streams * (2 + streams) * streams * hidden_size if streams > 1 else 0

@@ -30,7 +30,8 @@ def spaces_root() -> Path:
     """Return the packaged ``search_spaces`` folder: in an installed wheel, or next to the package
     in a checkout."""
     package = Path(__file__).resolve().parent.parent
-    inside, beside = package / "search_spaces", package.parent / "search_spaces"
+    inside = package / "search_spaces"
+    beside = package.parent / "search_spaces"
     return inside if inside.is_dir() else beside
 
 

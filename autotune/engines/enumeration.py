@@ -146,7 +146,9 @@ def why_empty(card: EngineCard, space: Enumeration, pins: Knobs) -> str:
 
 class _Walk:
     def __init__(self, card: EngineCard, context: Context, pins: Knobs) -> None:
-        self.card, self.context, self.pins = card, context, pins
+        self.card = card
+        self.context = context
+        self.pins = pins
         self.order = list(card.knobs)
         self.normaliser = Normaliser(card, context)
         self.scope: Json = context.scope({})
@@ -206,7 +208,8 @@ class _Walk:
         if position == len(self.order):
             self._leaf(settled)
             return
-        name, scope = self.order[position], self.scope
+        name = self.order[position]
+        scope = self.scope
         knob = self.card.knobs[name]
         if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, scope):
             values: Sequence[Scalar] = (default_of(knob, scope, self.context.version),)
@@ -225,7 +228,8 @@ class _Walk:
 
     def _settles(self, position: int) -> bool:
         """Return whether the engine certainly changes nothing after a knob is set."""
-        scope, version = self.scope, self.context.version
+        scope = self.scope
+        version = self.context.version
         # The same object: a value that is equal and of another type is another one to an engine.
         return all(
             evaluate(knob.active, scope) or scope[name] is default_of(knob, scope, version)

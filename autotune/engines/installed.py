@@ -184,11 +184,13 @@ def _at(card: EngineCard, path: Path) -> Installation:
     if not path.is_file() or not os.access(path, os.X_OK):
         raise BadInput(f"{named}: is not executable; {right}")
     if _PYTHON.fullmatch(path.name):
-        program, python = _program_beside(card, path), path
+        program = _program_beside(card, path)
+        python = path
     else:
         scripts = [form for form in card.forms if not _is_module(form)] or [("",)]
         form = next((form for form in scripts if form[0] == path.name), scripts[0])
-        program, python = (str(path), *form[1:]), _interpreter(path)
+        program = (str(path), *form[1:])
+        python = _interpreter(path)
     version = _version(card, program, python)
     if not version:
         raise BadInput(f"{named}: is not {card.title}: {_nothing_in(card, path, python)}")
@@ -431,7 +433,8 @@ def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
             raise BadInput(
                 f"--engine-bin {text!r}: write engine=path, e.g. sglang=/opt/sglang/bin/python"
             )
-        owner, program = library.engine(name.strip()).engine, Path(path.strip())
+        owner = library.engine(name.strip()).engine
+        program = Path(path.strip())
         if not program.expanduser().exists():
             raise BadInput(f"--engine-bin {owner}={program}: no such file")
         binaries[owner] = program
@@ -554,7 +557,8 @@ def _with_baseline_s(
     typed = baseline.argv[0] if baseline else ""
     if "/" not in typed:
         return binaries, []
-    path, kind = Path(os.path.abspath(os.path.expanduser(typed))), engine(owner, library)
+    path = Path(os.path.abspath(os.path.expanduser(typed)))
+    kind = engine(owner, library)
     if not os.access(path, os.X_OK) or path.is_dir():
         raise BadInput(f"--baseline: {typed}: this program does not exist on this machine")
     if owner not in binaries:
@@ -574,7 +578,8 @@ def with_installed_program(command: Command, kind: Engine) -> Command:
     arguments = kind.arguments(command.argv)
     if arguments is None or "/" in command.argv[0]:
         return command
-    typed, program = command.argv[: len(command.argv) - len(arguments)], kind.program
+    typed = command.argv[: len(command.argv) - len(arguments)]
+    program = kind.program
     if typed[1:] == program[1:]:
         return replace(command, argv=(*program, *arguments))
     # Keep the typed way of starting it: by its script, or as a module of its Python.

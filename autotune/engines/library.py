@@ -98,7 +98,8 @@ def _check_engine(path: Path, card: EngineCard) -> None:
     known = _FIXED_NAMES | set(card.knobs)
     right = "known: the knobs and model, hardware, gpus, workload, allowed"
     for location, part in _parts(card.model_dump()):
-        section, key = location[0], location[-1]
+        section = location[0]
+        key = location[-1]
         if key in _CONDITIONS and isinstance(part, str):
             here = _FIXED_NAMES if section in _OF_THE_MODEL else known
             if "gives_up" in location:
@@ -227,7 +228,8 @@ def line_of(path: Path, location: Sequence[str | int]) -> int | None:
             # Pydantic's locations also hold names of union members, which are no keys: skip them.
             entry = next(((k, v) for k, v in node.value if k.value == str(part)), None)
             if entry:
-                line, node = entry[0].start_mark.line, entry[1]
+                line = entry[0].start_mark.line
+                node = entry[1]
         elif (
             isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
         ):
@@ -400,7 +402,8 @@ class Library:
         if card := cards.get(_spelled(name)):
             return card
         if (counted := _COUNTED.fullmatch(name)) and (card := cards.get(_spelled(counted["name"]))):
-            gpus, most = int(counted["gpus"]), max(card.gpus, card.most_gpus)
+            gpus = int(counted["gpus"])
+            most = max(card.gpus, card.most_gpus)
             if gpus > most:
                 raise BadInput(
                     f"{name}: a node of {card.name} has at most {most} GPU{'s' * (most > 1)}, so these are "

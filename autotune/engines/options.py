@@ -129,7 +129,9 @@ def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tup
     Args:
         knobs: as they are read from the command.
     """
-    card, version, found = kind.card, parsed.version, list[Setting]()
+    card = kind.card
+    version = parsed.version
+    found = list[Setting]()
     flags = kind.table(version).flags
     for setting in settings(kind, parsed):
         if is_simulated(card, version, setting) or is_without_effect(card, version, setting):
@@ -166,7 +168,8 @@ class Loading:
 
 def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Configuration) -> Loading:
     """Apply the card's ``refusals`` and ``loaded`` to a command with these effective knobs."""
-    card, version = kind.card, parsed.version
+    card = kind.card
+    version = parsed.version
     scope = {**knobs.knobs, **kind.scope(parsed, context)}
     refused = (
         replace(as_failure(rule), log_excerpt=fill(rule.message, scope))

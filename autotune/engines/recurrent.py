@@ -70,7 +70,8 @@ class DeltaNet(RecurrentGroup):
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
         # Queries and keys, values, their gate; two figures per head beside them.
-        keys, values = self.key_heads * self.key_width, self.value_heads * self.head_dim
+        keys = self.key_heads * self.key_width
+        values = self.value_heads * self.head_dim
         return (
             self._projection("linear_attn.in_proj_qkvz", hidden_size * 2 * (keys + values)),
             self._projection("linear_attn.in_proj_ba", 2 * hidden_size * self.value_heads),
@@ -90,7 +91,8 @@ class KimiDelta(RecurrentGroup):
         width = self.value_heads * self.head_dim
         whole = hidden_size * width
         # From the hidden size down to one head, which each rank has, and up to all of them.
-        down, up = hidden_size * self.head_dim, self.head_dim * width
+        down = hidden_size * self.head_dim
+        up = self.head_dim * width
         gate = [self._projection("self_attn.g_proj", whole)]
         if not self.full_rank_gate:
             gate = [

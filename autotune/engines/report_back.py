@@ -231,8 +231,10 @@ def _note(
     """Describe in a sentence whether a setting had no effect, was overridden, or was the engine's
     own choice."""
     command, got = run
-    title, knob = engine.card.title, engine.card.knobs[name]
-    ran, wanted = f"{title} ran with {_code(name, got.knobs[name])}", asked.knobs[name]
+    title = engine.card.title
+    knob = engine.card.knobs[name]
+    ran = f"{title} ran with {_code(name, got.knobs[name])}"
+    wanted = asked.knobs[name]
     try:
         left = default_of(knob, context.scope(got.knobs), context.version)
     except _MALFORMED:

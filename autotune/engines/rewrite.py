@@ -75,7 +75,8 @@ def translate_arguments(engine: Engine, text: str, version: str) -> tuple[str, l
 
 class _Translation:
     def __init__(self, engine: Engine, version: str) -> None:
-        self._engine, self._version = engine, version
+        self._engine = engine
+        self._version = version
         self._renamings: list[tuple[str, str, WorkingName]] = []
         for entry in engine.card.renamed:
             back = {new: old for old, new in entry.values.items()}
@@ -173,9 +174,14 @@ class _Before:
     """A command as its own version reads it, and its knobs on another version."""
 
     def __init__(self, kind: Engine, command: Command, old: Context, new: Context) -> None:
-        old, new = old.as_read(kind.card), new.as_read(kind.card)
-        self._kind, self._command, self._old, self._new = kind, command, old, new
-        words, flags = kind.arguments(command.argv) or (), kind.table(old.version).flags
+        old = old.as_read(kind.card)
+        new = new.as_read(kind.card)
+        self._kind = kind
+        self._command = command
+        self._old = old
+        self._new = new
+        words = kind.arguments(command.argv) or ()
+        flags = kind.table(old.version).flags
         prepared = kind.prepare(words, old.version, command)
         self._words = [_in_full(word, flags) for word in prepared]
         self._options = list(split_options(kind, self._words, old.version))
@@ -212,7 +218,9 @@ class _Before:
     def _taken(self, paths: Set[str]) -> Knobs | None:
         """Return the knobs that the other version reads in the options of some paths; None if it
         refuses these."""
-        kind, new, command = self._kind, self._new, self._command
+        kind = self._kind
+        new = self._new
+        command = self._command
         env = {name: value for name, value in command.env.items() if f"env.{name}" in paths}
         part = kind.command_with([], new.scope({}), new, self._divided(paths)[1])
         part, _ = translate(kind, replace(part, env=env, files=command.files), new.version)
@@ -224,8 +232,10 @@ class _Before:
     def problem(self, command: Command) -> str | None:
         """Explain why the other version would refuse a command or run something else; None if it
         does neither."""
-        kind, version = self._kind, self._new.version
-        table, lacks = kind.table(version), f"{kind.card.title} {version} has no option for"
+        kind = self._kind
+        version = self._new.version
+        table = kind.table(version)
+        lacks = f"{kind.card.title} {version} has no option for"
         for flag in (flag_of(word) for word in command.argv if word.startswith("--")):
             known = [other for other in kind.card.versions if flag in kind.table(other).flags]
             if known and not table.borrowed and flag not in table.flags:
@@ -245,7 +255,9 @@ class _Before:
     def written(self) -> tuple[Command, str]:
         """Return the command with its knobs in the other version's options, and the change as a
         sentence."""
-        kind, command, scope = self._kind, self._command, self._new.scope(self._knobs)
+        kind = self._kind
+        command = self._command
+        scope = self._new.scope(self._knobs)
         again: list[str] = []
         paths = set[str]()
         more = self._read_otherwise

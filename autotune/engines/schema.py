@@ -554,7 +554,8 @@ class EngineCard(Entry):
         """
         found: dict[str, Scalar] = {}
         for name, value in row.items():
-            knob, means = self.knobs.get(name), value
+            knob = self.knobs.get(name)
+            means = value
             if knob and value == "auto" and "auto" not in (*(knob.choices or ()), *knob.words):
                 continue
             if not knob or knob.refuses(value):

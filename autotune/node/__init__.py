@@ -38,7 +38,8 @@ def predict(
     """
     library = library or Library()
     parsed = split_command(command)
-    card, load = node_card(hardware, library), load_workload(workload, library)
+    card = node_card(hardware, library)
+    load = load_workload(workload, library)
     model = model_of(parsed, library, version)
     context = Context(model, card, gpus or card.gpus, "", load.longest_request)
     return prediction(resolve_command(parsed, library, context, version), load, seed)

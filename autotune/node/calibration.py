@@ -265,7 +265,8 @@ def groups_of(setup: ServerSetup) -> dict[str, str]:
     GPUs are grouped by vendor: what an H200 taught of kernels holds for an H100 too, and a GPU that
     was not measured must not look better than its sibling for having no factors.
     """
-    engine, hardware = setup.engine, setup.hardware
+    engine = setup.engine
+    hardware = setup.hardware
     era = speed_card(engine).era(setup.version, setup.model)
     eras = {} if era is None else {"era": era, "engine_era": f"{engine} {era}"}
     return {

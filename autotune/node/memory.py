@@ -138,17 +138,22 @@ def _weight_bytes(server: SimulatedServer) -> float:
     ``process_weights_after_loading``, SGLang's ``w_kc`` and ``w_vc``); vLLM 0.7 kept their products
     with the query's up-projection and with the output projection instead.
     """
-    a, tp, stages = server.architecture, server.tensor_parallel, server.pipeline_parallel
+    a = server.architecture
+    tp = server.tensor_parallel
+    stages = server.pipeline_parallel
     mtp = server.speculative_tokens > 0
-    gpus, spread = server.stage_gpus, server.expert_parallel
+    gpus = server.stage_gpus
+    spread = server.expert_parallel
     checkpoint = weight_bytes_per_gpu(a, tp, gpus, stages, mtp, spread)
     router = a.experts * a.hidden_size * BF16 * expert_layers(a)
     copies = 0.0
     for group in a.groups:
         if isinstance(group, LatentAttention) and group.latent:
-            width, element = group.qk_nope_head_dim + group.v_head_dim, BF16
+            width = group.qk_nope_head_dim + group.v_head_dim
+            element = BF16
             if server.coefficients.latent_products:
-                width, element = group.q_lora_rank + a.hidden_size, a.weight_bytes
+                width = group.q_lora_rank + a.hidden_size
+                element = a.weight_bytes
             copies += group.heads / tp * group.kv_lora_rank * width * element * group.layers
     weights = checkpoint + (router + copies) / stages + a.extra_gb * 1e9
     # Layers may be moved to the host's memory, the vocabulary may not.
@@ -166,7 +171,8 @@ def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
     context) and a workspace of whole latent sequences (vLLM's FlashMLA-sparse backend: 5 x
     max_model_len x 576 x 2 bytes).
     """
-    a, c = server.architecture, server.coefficients
+    a = server.architecture
+    c = server.coefficients
     copy = server.token_budget * a.hidden_size * BF16
     layers = copy * (server.joined_replicas * c.activation_copies + 2 * (a.residual_width - 1))
     for group in a.attention_groups:
@@ -201,7 +207,8 @@ def _graph_bytes(server: SimulatedServer) -> float:
 
 
 def _kv_token_bytes(server: SimulatedServer) -> float:
-    a, c = server.architecture, server.coefficients
+    a = server.architecture
+    c = server.coefficients
     # Sequences shorter than a window take more of the pool per token than this mean.
     length = server.context_length if c.sliding_cache == "window" else 0
     per_token = kv_bytes_per_token(
@@ -221,7 +228,8 @@ def _recurrent_bytes(server: SimulatedServer) -> float:
 
 def _window_bytes(server: SimulatedServer) -> float:
     """Return the bytes of a running sequence's uncompressed tokens."""
-    a, c = server.architecture, server.coefficients
+    a = server.architecture
+    c = server.coefficients
     row = window_row_bytes(a)
     if not row:
         return 0.0
@@ -242,7 +250,8 @@ def sequence_tokens(server: SimulatedServer) -> float:
 def most_running(server: SimulatedServer, capacity: float) -> int:
     """Return the most sequences of a replica: the engine's limit, or those that have a place in the
     states' own pool, beside one of this capacity for tokens."""
-    share, recurrent = server.coefficients.state_share, _recurrent_bytes(server)
+    share = server.coefficients.state_share
+    recurrent = _recurrent_bytes(server)
     if not share or not recurrent:
         return server.running_limit
     states = capacity * _kv_token_bytes(server) * share / (1 - share)
@@ -251,15 +260,19 @@ def most_running(server: SimulatedServer, capacity: float) -> int:
 
 def plan_memory(server: SimulatedServer) -> MemoryPlan:
     """Plan the memory of one GPU; all GPUs of a server are alike."""
-    a, c, hardware = server.architecture, server.coefficients, server.hardware
+    a = server.architecture
+    c = server.coefficients
+    hardware = server.hardware
     total = (hardware.driver_memory_gb or hardware.memory_gb) * 1e9
-    weights, graphs = _weight_bytes(server), _graph_bytes(server)
+    weights = _weight_bytes(server)
+    graphs = _graph_bytes(server)
     activations, activation_sigma = _activation_bytes(server)
     # Each further rank of a pipeline stage has buffers of collectives; an all-to-all adds its own.
     exchange = c.exchange_buffer_gb if server.stage_gpus > 1 else 0.0
     context = c.context_gb * 1e9
     communication = ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9
-    fraction, share = server.memory_fraction, c.memory_sigma_share
+    fraction = server.memory_fraction
+    share = c.memory_sigma_share
     # Deviations count the guessed parts of the cache and of the spare memory.
     if c.fraction_of == "total":
         inside = graphs if c.graphs_in_share else 0.0
@@ -336,7 +349,8 @@ def _engine_message(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str
     """Return the engine's own line for the missing memory, and the remedy."""
     platform = "HIP" if server.hardware.vendor == "amd" else "CUDA"
     allocation = f"torch.OutOfMemoryError: {platform} out of memory."
-    c, free = server.coefficients, plan.total - server.coefficients.context_gb * 1e9
+    c = server.coefficients
+    free = plan.total - server.coefficients.context_gb * 1e9
     share = plan.total * server.memory_fraction
     if c.fraction_of == "total" and share > free:
         return (
@@ -357,7 +371,8 @@ def _engine_message(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str
             "static": "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
         }.get(c.fraction_of, allocation)
         return line, "raise memory_fraction, shard over more GPUs or compute fewer tokens per step"
-    need, have = plan.needed_tokens * plan.kv_token, plan.kv_cache
+    need = plan.needed_tokens * plan.kv_token
+    have = plan.kv_cache
     excerpt = (
         f"To serve at least one request with the model's max seq len ({server.context_length}), ({need / GIB:.2f} GiB "
         f"KV cache is needed, which is larger than the available KV cache memory ({have / GIB:.2f} GiB)."

@@ -37,7 +37,8 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
     requests = workload.draw(len(workload.points) - 1, 0)
     in_flight = float(min(len(requests.input_tokens), requests.concurrency))
     groups = setup.model.architecture.groups
-    latency, over_s = metrics.get("mean_e2el_ms"), float(requests.send_s.max())
+    latency = metrics.get("mean_e2el_ms")
+    over_s = float(requests.send_s.max())
     if isinstance(latency, int | float) and over_s > 0:
         # Little's law: so many arrive while one is served.
         in_flight = min(in_flight, max(1.0, len(requests.send_s) / over_s * latency / 1e3))
@@ -56,7 +57,8 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
 def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, Any]) -> Json:
     """Return the 90 % intervals of a prediction, None if nothing ran, and its parts without a
     measurement."""
-    subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
+    subject = subject_of(setup, workload, metrics)
+    errors = errors_for(setup)
 
     def ends(metric: str) -> list[float] | None:
         if not metrics:
@@ -82,11 +84,14 @@ def compare_predictions(
     does not run. Common errors of the simulator cancel within an engine, not between engines: the
     interval is wider there.
     """
-    own, other = mine[1].get(HEADLINE), theirs[1].get(HEADLINE)
-    gain, ends = None, None
+    own = mine[1].get(HEADLINE)
+    other = theirs[1].get(HEADLINE)
+    gain = None
+    ends = None
     if own is not None and other is not None:
         ratio = float(own) / float(other)
-        gain, ends = (ratio - 1.0) * 100.0, list(gain_interval90(ratio, mine, theirs, workload))
+        gain = (ratio - 1.0) * 100.0
+        ends = list(gain_interval90(ratio, mine, theirs, workload))
     return {
         "versus_total_token_throughput": other,
         "versus_failure": theirs[1]["failure"],

@@ -35,8 +35,10 @@ class BlockCache:
     """
 
     def __init__(self, block_tokens: int, enabled: bool, blocks: Blocks, answers: Blocks) -> None:
-        self._block_tokens, self._enabled = block_tokens, enabled
-        self._blocks, self._answers = blocks, answers
+        self._block_tokens = block_tokens
+        self._enabled = enabled
+        self._blocks = blocks
+        self._answers = answers
         self._users: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._held: dict[int, list[int]] = {}
@@ -118,7 +120,8 @@ class SegmentCache(BlockCache):
         read: Ints,
     ) -> None:
         super().__init__(server.block_tokens, server.prefix_caching, blocks, answers)
-        self._sizes, self._read = sizes, read
+        self._sizes = sizes
+        self._read = read
 
     def match(self, request: int) -> int:
         # At least the prompt's last token is computed anew, as its successor comes from it.
@@ -133,7 +136,8 @@ class SegmentCache(BlockCache):
 
 def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCache]:
     """Make the prefix caches of the replicas for a load with known requests."""
-    block, segments = server.block_tokens, list(prompt_segments(requests))
+    block = server.block_tokens
+    segments = list(prompt_segments(requests))
     answers: dict[int, list[int]] = {}
     if segments:
         cut = [_whole_blocks(pieces, block) for pieces in segments]
@@ -150,7 +154,8 @@ def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCach
             for request, before in enumerate(after)
             if before >= 0
         }
-    blocks, sizes = {request: list(pieces) for request, pieces in enumerate(cut)}, dict[int, int]()
+    blocks = {request: list(pieces) for request, pieces in enumerate(cut)}
+    sizes = dict[int, int]()
     for pieces in cut:
         sizes.update(pieces)
     return [
@@ -164,7 +169,8 @@ def _whole_blocks(pieces: Sequence[Segment], block: int) -> dict[int, int]:
     end = 0
     cut: dict[int, int] = {}
     for piece in pieces:
-        begin, end = end // block * block, end + piece.tokens
+        begin = end // block * block
+        end = end + piece.tokens
         tokens = end // block * block - begin
         if tokens > 0:
             # A piece that is cut shorter in one prompt than in another is another one.
@@ -177,7 +183,8 @@ class FrontEnd:
 
     def __init__(self, server: SimulatedServer) -> None:
         c = server.coefficients
-        self._request_s, self._token_s = c.request_ms * 1e-3, c.prompt_token_us * 1e-6
+        self._request_s = c.request_ms * 1e-3
+        self._token_s = c.prompt_token_us * 1e-6
         self._free_s = [0.0] * server.front_ends
         self._reading: list[tuple[float, int]] = []  # a heap: (when it is done with it, request)
 
@@ -286,8 +293,10 @@ class Replica:
     def __init__(
         self, server: SimulatedServer, sequences: Sequences, cache: BlockCache, capacity: int
     ) -> None:
-        self._server, self._c = server, server.coefficients
-        self._sequences, self._cache = sequences, cache
+        self._server = server
+        self._c = server.coefficients
+        self._sequences = sequences
+        self._cache = cache
         self._block = server.block_tokens
         self.capacity = capacity // self._block * self._block
         self._admissible = self.capacity * (1.0 - self._c.watermark)
@@ -298,7 +307,8 @@ class Replica:
         self._full = False  # nothing can be admitted before something leaves
         self.running = self.in_flight = self.prompt_tokens = 0
         self.used = 0.0
-        self._states, self._most = sequence_tokens(server), most_running(server, capacity)
+        self._states = sequence_tokens(server)
+        self._most = most_running(server, capacity)
         self.share = server.reserve_share
         self._least_share = self.share * self._c.reserve_least
         self._fall = (self.share - self._least_share) / self._c.reserve_steps
@@ -326,7 +336,8 @@ class Replica:
     def take_chunks(self, taken: float) -> list[Chunk]:
         """Take the next step's prompt pieces, on top of running sequences' `taken` tokens; admit
         waiting requests."""
-        budget, unit = self._server.token_budget, self._block
+        budget = self._server.token_budget
+        unit = self._block
         if self._c.prefill == "mixed":
             budget -= self.running * self._queries
         prompts = self._c.max_prefill_tokens or math.inf
@@ -352,7 +363,8 @@ class Replica:
             if not tokens:
                 break
             counted = int(self._blocks(tokens)) if self._c.block_chunks == "count" else tokens
-            budget, prompts = budget - counted, prompts - counted
+            budget = budget - counted
+            prompts = prompts - counted
             start = int(self._sequences.prompt[request]) - left
             chunks.append(Chunk(request, start, tokens, last=tokens == left))
             if tokens == left:
@@ -379,7 +391,8 @@ class Replica:
             return False
         if own >= prompts and not first:
             return False
-        held, output = self._blocks(own), self._sequences.left(request)
+        held = self._blocks(own)
+        output = self._sequences.left(request)
         # Without evictions the output's last block is promised too.
         promised = self._c.reserve_new * min(output, self._c.reserve_clip or math.inf)
         if self._c.reserve_share >= 1:

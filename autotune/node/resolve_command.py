@@ -129,7 +129,8 @@ def resolve_for(
         return ResolvedCommand(card, context, typed, setup, unseen, refused)
     configuration, _ = normalised(card, typed, context)
     loaded = loading(kind, parsed, context, configuration)
-    context, refused = loaded.context, refused or loaded.failure
+    context = loaded.context
+    refused = refused or loaded.failure
     configuration, effects = normalised(card, typed, context)
     broken = [
         rule
@@ -182,7 +183,8 @@ def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[
     written."""
     if outcome.failure is not None and outcome.memory is None:
         return []  # There is no figure.
-    read, changed = knobs_modelled(resolved, outcome), resolved.non_default_knobs()
+    read = knobs_modelled(resolved, outcome)
+    changed = resolved.non_default_knobs()
 
     def unseen(knobs: frozenset[str]) -> bool:
         # Without a complete simulation the knobs that would be read are unknown.
@@ -242,7 +244,8 @@ def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> Json:
 
     ``simulated_changes`` has what is simulated for one version only, and why.
     """
-    kind, both = engine(new.card.engine), (old, new)
+    kind = engine(new.card.engine)
+    both = (old, new)
     changed = changed_defaults(
         [(kind, one.context.version) for one in both], old.effective.knobs, new.effective.knobs
     )

@@ -47,7 +47,8 @@ class Graphs:
         c = server.coefficients
         self._queries = 1 + server.speculative_tokens
         self._per = 1 if c.cuda_graph_counts == "tokens" else self._queries
-        self._padding, self._prompts = c.cuda_graph_padding, c.cuda_graph_prompts
+        self._padding = c.cuda_graph_padding
+        self._prompts = c.cuda_graph_prompts
         self._idle = c.cuda_graph_idle or server.joined_replicas == 1
         largest = server.graph_batch
         sizes = {
@@ -84,7 +85,8 @@ class Batches:
     """Sum up the steps of a server."""
 
     def __init__(self, server: SimulatedServer) -> None:
-        self._graphs, self.time = Graphs(server), StepTime(server)
+        self._graphs = Graphs(server)
+        self.time = StepTime(server)
         self._queries = 1 + server.speculative_tokens
         self.top_k = float(server.architecture.attended_limit or math.inf)
         self._sparse = server.architecture.indexer is not None
@@ -127,7 +129,10 @@ class Batches:
     def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int, int]:
         """Sum tokens, pairs of dense kernels, pairs scored and computed by sparse ones, prompts
         that end, prompts."""
-        tokens, dense, scored, attended = 0, 0.0, 0.0, 0.0
+        tokens = 0
+        dense = 0.0
+        scored = 0.0
+        attended = 0.0
         for piece in pieces:
             end = piece.start + piece.tokens
             tokens += piece.tokens
@@ -180,7 +185,8 @@ class Scheduler:
         caches: Sequence[BlockCache],
         capacity: int,
     ) -> None:
-        self._server, self._c = server, server.coefficients
+        self._server = server
+        self._c = server.coefficients
         self._separate = self._c.prefill == "separate"
         self._batches = Batches(server)
         self._state = sequences
@@ -198,7 +204,8 @@ class Scheduler:
 
     def add(self, request: int) -> None:
         """Queue a request at a replica; equally loaded ones take turns."""
-        count, number = len(self.attention_replicas), self._turn
+        count = len(self.attention_replicas)
+        number = self._turn
         self._turn = (number + 1) % count
         if self._c.dispatch != "round_robin":
             turns = [*range(number, count), *range(number)]
@@ -273,7 +280,8 @@ class Scheduler:
         pieces per rank."""
         # Attention also reads the tokens before the next one that belong to the prefix cache.
         context = self._state.read[ids] + self._state.written[ids] - 1.0
-        top_k, ranks = self._batches.top_k, len(self.attention_replicas)
+        top_k = self._batches.top_k
+        ranks = len(self.attention_replicas)
         counts = [len(ids)]
         if ranks > 1:
             counts = np.bincount(self._state.replica[ids], minlength=ranks).tolist()
@@ -311,7 +319,8 @@ class Scheduler:
         """Return the decode steps that fit the room of a pool, at least one."""
         context = self._state.context[ids]
         held = float(self._blocks(context).sum())
-        tokens, least = len(ids) * self.gain, 1
+        tokens = len(ids) * self.gain
+        least = 1
         steps = math.floor(room / tokens)
         while least < most:
             steps = min(most, max(least + 1, steps))
@@ -327,7 +336,8 @@ class Scheduler:
         """Let these sequences decode this number of steps."""
         if not len(ids):
             return
-        s, gained = self._state, self.gain * steps
+        s = self._state
+        gained = self.gain * steps
         grown = self._grown(ids, gained)
         s.context[ids] += gained
         s.written[ids] += gained
@@ -337,7 +347,8 @@ class Scheduler:
 
     def take_ended(self) -> Ints:
         """Remove the sequences with all tokens."""
-        ids, s = self.running, self._state
+        ids = self.running
+        s = self._state
         over = s.written[ids] >= s.output[ids] - 1e-9
         ended: Ints = ids[over]
         if ended.size:
@@ -363,8 +374,10 @@ class Scheduler:
     def _preempt(self, number: int, keeps: int) -> None:
         """Preempt sequences of a pool that cannot take its next decode step, until `keeps` are
         left."""
-        s, replica = self._state, self.attention_replicas[number]
-        mine, preempted = self._of(number, self.running), 0
+        s = self._state
+        replica = self.attention_replicas[number]
+        mine = self._of(number, self.running)
+        preempted = 0
         grown = self._grown(mine, self.gain)
         # Without prompts the last one stays, although the cache could make room for it too.
         while not replica.makes_room(float(grown.sum())) and len(mine) > keeps:
@@ -457,14 +470,17 @@ class Batching:
         self._requests = requests
         self._state = Sequences(requests.input_tokens, requests.output_tokens)
         self.scheduler = Scheduler(server, self._state, load_caches(server, requests), capacity)
-        self._front, self._back = FrontEnd(server), BackEnd(server)
+        self._front = FrontEnd(server)
+        self._back = BackEnd(server)
         self._client: LoopClient | SessionClient = LoopClient(requests)
         if requests.turns is not None:
             self._client = SessionClient(requests.turns, requests.concurrency)
         self._now = 0.0
         self._ended = 0
         n = len(self._state)
-        self._sent_s, self._first_s, self._finished_s = np.zeros(n), np.full(n, np.nan), np.zeros(n)
+        self._sent_s = np.zeros(n)
+        self._first_s = np.full(n, np.nan)
+        self._finished_s = np.zeros(n)
         self._last_s = np.zeros(n)  # of each request's latest tokens
         self._gaps_s: list[Floats] = []
         self._token_s: list[Floats] = []  # when tokens came, and how many
@@ -505,7 +521,8 @@ class Batching:
         return read_s if read_s < math.inf else self._client.next_s()
 
     def _mixed_step(self, chunks: Chunks) -> None:
-        step, gain = self.scheduler.begin(chunks), self.scheduler.gain
+        step = self.scheduler.begin(chunks)
+        gain = self.scheduler.gain
         self._now += step.seconds
         self.scheduler.end(step)
         seen_s = self._back.send(self._now, len(step.ids) * gain + len(step.started))

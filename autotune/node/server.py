@@ -87,7 +87,8 @@ class SimulatedServer:
 
     def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
         self.setup = setup
-        self.model, self.hardware = setup.model, setup.hardware
+        self.model = setup.model
+        self.hardware = setup.hardware
         self.architecture = setup.model.architecture
         self.coefficients = c = coefficients or coefficients_of(setup)
         self.tensor_parallel = self._degree("tensor_parallel")
@@ -174,7 +175,8 @@ class SimulatedServer:
     @cached_property
     def token_budget(self) -> int:
         """Return the most tokens that one rank computes in one step."""
-        budget, per = self._whole_budget, self.coefficients.token_budget_per
+        budget = self._whole_budget
+        per = self.coefficients.token_budget_per
         if self.joined_replicas > 1 and per != "rank":
             budget //= self.joined_replicas if per == "node" else 2
         return max(1, budget)

@@ -108,7 +108,8 @@ def run_server(
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
     """Refuse requests longer than the server's context or, certainly, than its whole KV pool."""
-    longest, pool = workload.longest_request, plan.capacity_tokens
+    longest = workload.longest_request
+    pool = plan.capacity_tokens
     if plan.holds(longest) >= TOO_CLOSE:
         pool = max(pool, longest)
     for limit, name in (

@@ -96,7 +96,8 @@ class LoadSummary(NamedTuple):
 
     @classmethod
     def from_requests(cls, requests: Requests) -> LoadSummary:
-        read, written = requests.input_tokens.astype(float), requests.output_tokens.astype(float)
+        read = requests.input_tokens.astype(float)
+        written = requests.output_tokens.astype(float)
         count = len(read)
         # A request seen at a random moment is drawn in proportion to its length.
         odds = written / written.sum()
@@ -201,8 +202,11 @@ class Fluid:
     """Steps of a server under a load, with `running` sequences on all replicas in a full batch."""
 
     def __init__(self, server: SimulatedServer, load: LoadSummary, running: int) -> None:
-        self._server, self._load, self._c = server, load, server.coefficients
-        self._ranks, self._gain = server.data_parallel, server.tokens_per_step
+        self._server = server
+        self._load = load
+        self._c = server.coefficients
+        self._ranks = server.data_parallel
+        self._gain = server.tokens_per_step
         self._front_end_s = self._c.request_ms * 1e-3 + load.read * self._c.prompt_token_us * 1e-6
         self._prompt = _computed_prompt(server, load)
         self._written = load.running_tokens - load.read
@@ -439,16 +443,19 @@ def capacity_of(served: Served, slos: Sequence[Slo]) -> tuple[Floats, Floats]:
         served: closed loops, ascending, of the same prompts.
         slos: limits; only those on a latency of requests lower the capacity.
     """
-    excesses, speeds = [], []
+    excesses = []
+    speeds = []
     for load, flow in served:
-        wait_s, token_s = np.asarray(flow.mean_wait_s), np.asarray(flow.mean_token_s)
+        wait_s = np.asarray(flow.mean_wait_s)
+        token_s = np.asarray(flow.mean_token_s)
         limits = [_log_excess(slo, load, wait_s, token_s) for slo in slos]
         excesses.append(np.max([one for one in limits if one is not None], axis=0))
         # Little's law.
         tokens = load.in_flight * (load.read + load.written)
         speeds.append(np.log(tokens / (wait_s + flow.answer_s)))
     places = np.log([load.in_flight for load, _ in served])
-    speed, place = np.asarray(speeds[-1]), np.asarray(speeds[-1]) * 0 + places[-1]
+    speed = np.asarray(speeds[-1])
+    place = np.asarray(speeds[-1]) * 0 + places[-1]
     for i in range(len(served) - 2, -1, -1):
         rise = np.maximum(excesses[i + 1] - excesses[i], 1e-9)
         share = np.clip(-excesses[i] / rise, 0.0, 1.0)
@@ -466,7 +473,8 @@ def _log_excess(slo: Slo, load: LoadSummary, wait_s: Seconds, token_s: Seconds) 
         return None
     length = load.written
     if QUANTILES.get(statistic, 0.5) > 0.5:
-        wait_s, token_s = _UPPER_TTFT * wait_s, _UPPER_TPOT * token_s
+        wait_s = _UPPER_TTFT * wait_s
+        token_s = _UPPER_TPOT * token_s
         length = float(np.quantile(load.lengths, QUANTILES[statistic]))
     values = {
         "ttft_ms": wait_s,
@@ -558,7 +566,9 @@ class SteadyNode:
     ) -> None:
         self._limits = limits
         self._moved = {which: np.append(0.0, values) for which, values in (moved or {}).items()}
-        self._model, self._hardware, self._gpus = model, hardware, gpus
+        self._model = model
+        self._hardware = hardware
+        self._gpus = gpus
         self._calibration = calibration or packaged_calibration()
         if limits.capacity:
             workload = workload.with_concurrencies(IN_FLIGHT)
@@ -618,7 +628,8 @@ class SteadyNode:
         refused = too_long(server, plan, self._workload) is not None
         doubt = "memory" if fits < 0.5 or refused else ""
         if beyond_step(server, prompt) or longest > server.context_length:
-            refused, doubt = True, "length"
+            refused = True
+            doubt = "length"
         odds = LEAST_ODDS if refused else min(BEST_ODDS, max(LEAST_ODDS, fits))
         return odds, doubt, startup_s(server, plan), tuple(running)
 
@@ -672,7 +683,8 @@ class Memo(Generic[Value]):
         self._known: dict[str, dict[tuple[Any, ...], Value]] = {}
 
     def __call__(self, knobs: Knobs, engine: str, *more: Any) -> Value:
-        known, names = self._known.setdefault(engine, {}), self._names.get(engine, ())
+        known = self._known.setdefault(engine, {})
+        names = self._names.get(engine, ())
         key = _key(names, knobs, more)
         if key in known:
             return known[key]

@@ -35,7 +35,8 @@ from autotune.engines.layers import ALL, BF16, KEPT, WINDOW, AttentionGroup, Lay
 
 from .server import SimulatedServer
 
-_CANDIDATE_BYTES, _LEAST_TILE = 8, 16
+_CANDIDATE_BYTES = 8
+_LEAST_TILE = 16
 _NONE = 1e-12
 """Experts touched by a step without tokens: above zero because it is a divisor."""
 _EVEN = 1.5
@@ -106,13 +107,18 @@ class StepTime:
     """Step time of one server: of its model, or with `drafting` of the repeated draft layer."""
 
     def __init__(self, server: SimulatedServer, drafting: bool = False) -> None:
-        a, c, hw = server.architecture, server.coefficients, server.hardware
+        a = server.architecture
+        c = server.coefficients
+        hw = server.hardware
         self._draft: StepTime | None = None
         if drafting:
             a = _draft_layer(a, of_its_own=server.setup.knobs.get("draft_model") is not None)
         elif server.speculative_tokens:
             self._draft = StepTime(server, drafting=True)
-        self._server, self._a, self._c, self._bandwidth = server, a, c, server.bandwidth
+        self._server = server
+        self._a = a
+        self._c = c
+        self._bandwidth = server.bandwidth
         self._expert_layers = expert_layers(a)
         self._decode_tokens = 1 + server.speculative_tokens
         tp = server.tensor_parallel
@@ -134,7 +140,8 @@ class StepTime:
         # Hidden states that the kernels between matrix products read and write, bytes per token
         # over all layers: norms and residuals, queries, keys and values, gate and up projection.
         self._feed_forwards = feed_forward_layers(a)
-        self._mixers, layers = mixer_layers(a), whole_layers(a)
+        self._mixers = mixer_layers(a)
+        layers = whole_layers(a)
         plain_parts = self._feed_forwards - self._expert_layers
         mixers = sum(g.layers * _passed_width(a, g) for g in a.groups) / tp
         dense = 3 * plain_parts * a.intermediate_size / tp
@@ -151,7 +158,9 @@ class StepTime:
         self._prepare_experts()
 
     def _prepare_attention(self) -> None:
-        server, c, hw = self._server, self._c, self._server.hardware
+        server = self._server
+        c = self._c
+        hw = self._server.hardware
         cost = self._attention = _attention_cost(server, self._a)
         self._sparse = cost.sparse
         self._dense_flops = hw.reached_flops("bf16") * c.attention_share
@@ -163,7 +172,9 @@ class StepTime:
         self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share * shared
 
     def _prepare_experts(self) -> None:
-        server, a, c = self._server, self._a, self._c
+        server = self._server
+        a = self._a
+        c = self._c
         ep = server.expert_parallel
         shards = server.stage_gpus / ep
         full = a.expert_intermediate_size
@@ -209,7 +220,8 @@ class StepTime:
         device = self._device_seconds(batches, part, queries, queries)
         host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
         if self._draft is not None and _any(sequences):
-            further, drafts = queries - 2, _positive(sequences)
+            further = queries - 2
+            drafts = _positive(sequences)
             # The first pass is over all tokens of the step, each further one over the token that
             # was drafted last.
             device = device + drafts * self._draft._device_seconds(batches, part, queries, 1)
@@ -229,7 +241,8 @@ class StepTime:
         distinct = batches if len(batches) == 1 else list(dict.fromkeys(batches))
         rank = _most([self._rank_seconds(batch, part, queries, sampled) for batch in distinct])
         computed = [b.prefill_tokens + b.sequences * queries + b.padding for b in batches]
-        tokens, fullest = _total(computed) * part, _most(computed)
+        tokens = _total(computed) * part
+        fullest = _most(computed)
         sequences = _total([b.sequences for b in batches])
         routed = tokens - (1.0 - _OWN_ROUTES) * (queries - 1) * part * sequences
         passed = fullest * part * self._passed_bytes / self._bandwidth
@@ -238,7 +251,8 @@ class StepTime:
         return device + self._context_seconds(batches, fullest, queries) * part
 
     def _rank_seconds(self, b: RankBatch, part: Amount, queries: int, sampled_each: int) -> Seconds:
-        bandwidth, tile = self._bandwidth, self._c.gemm_tile / 2
+        bandwidth = self._bandwidth
+        tile = self._c.gemm_tile / 2
         decode = b.sequences * queries
         tokens = (b.prefill_tokens + decode + b.padding) * part
         projections = longer(self._layer_bytes / bandwidth, (tokens + tile) * self._token_seconds)
@@ -272,7 +286,8 @@ class StepTime:
         sharded."""
         if not _any(b.prefill_tokens):
             return 0.0
-        cost, pairs = self._attention, b.prefill_pairs + b.prefill_scored
+        cost = self._attention
+        pairs = b.prefill_pairs + b.prefill_scored
         flops = cost.prefill[ALL] * b.prefill_pairs
         seen: Amount = 0.0
         if cost.window:
@@ -304,7 +319,8 @@ class StepTime:
         a = self._a
         if not a.experts or not _any(tokens):
             return 0.0
-        local, chosen = self._local_experts, a.experts_per_token / a.experts
+        local = self._local_experts
+        chosen = a.experts_per_token / a.experts
         missed = (1.0 + routed * chosen / _EVEN) ** -_EVEN
         # One of several ranks has more touched experts than the others, by chance.
         root = np.sqrt if isinstance(missed, np.ndarray) else math.sqrt
@@ -333,7 +349,8 @@ class StepTime:
         _merge_dcp_topk_global). Sparse attention does so for prompts too; dense attention of
         prompts gathers the context before a chunk, which is left out.
         """
-        cost, others = self._attention, self._server.context_parallel - 1
+        cost = self._attention
+        others = self._server.context_parallel - 1
         if not others:
             return 0.0
         tokens = computed if self._sparse else _most([b.sequences for b in batches]) * queries
@@ -349,7 +366,8 @@ class StepTime:
         """Sum the all-reduces of the attention replica and the exchange with the experts of the
         others."""
         server = self._server
-        tp, stage = server.tensor_parallel, server.stage_gpus
+        tp = server.tensor_parallel
+        stage = server.stage_gpus
         token = self._a.hidden_size * BF16
         latency = self._collective_s
         seconds: Seconds = 0.0
@@ -421,7 +439,9 @@ class _AttentionCost(NamedTuple):
 
 
 def _attention_cost(server: SimulatedServer, a: Architecture) -> _AttentionCost:
-    tp, shared, limit = server.tensor_parallel, server.context_parallel, a.attended_limit
+    tp = server.tensor_parallel
+    shared = server.context_parallel
+    limit = a.attended_limit
     sizes, decode, prefill = (dict.fromkeys((ALL, KEPT, WINDOW), 0.0) for _ in range(3))
     groups = list(a.attention_groups)
     window = 0

@@ -22,7 +22,8 @@ def with_unread(space: EngineSpace, configurations: Iterable[Configuration]) -> 
     A knob in a condition of the engine's card counts as read. The unread knobs of an engine or a
     model without figures are unknown: none.
     """
-    context, read = space.context, set[str]()
+    context = space.context
+    read = set[str]()
     node = context.model, context.hardware, context.gpus
     with suppress(BadInput):
         for one in dict.fromkeys(configurations):

@@ -57,12 +57,16 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
 
     Raises `BadInput`: there is no such study, it has no launch, or its candidates are no more.
     """
-    spec, launches, folder = home.spec(study), home.launches(study), home.study_folder(study)
+    spec = home.spec(study)
+    launches = home.launches(study)
+    folder = home.study_folder(study)
     if not launches:
         raise BadInput(f"study {study!r} has no finished launch, so there is nothing to bundle")
     library = library_of(spec)
     known = _candidates(spec, launches, library, notify)
-    secrets, described, files = _secrets(spec, launches), {}, {}
+    secrets = _secrets(spec, launches)
+    described = {}
+    files = {}
     for name in spec.workloads:  # A workload that is gone, or a file of it, is left out.
         with suppress(BadInput, OSError):
             workload = load_workload(name, library)

@@ -43,9 +43,11 @@ def cost_line(
     prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()
 ) -> str:
     """Return `cost` as a sentence."""
-    figures, backend = cost(prepared, first, places), prepared.backend
+    figures = cost(prepared, first, places)
+    backend = prepared.backend
     launches = f"at most {text.launches(figures['launches'])}"
-    hours, limit = figures["hours"], figures["hours_limit"]
+    hours = figures["hours"]
+    limit = figures["hours_limit"]
     if hours is None:
         how = "are read from a table" if backend.recorded else "take as long as the first one shows"
         return f"{launches}, which {how}"
@@ -89,7 +91,8 @@ class LiveBlock:
     running: dict[int, Running] = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        now_s, facts = time.monotonic(), list(self.facts)
+        now_s = time.monotonic()
+        facts = list(self.facts)
         if self.ends_s is not None:
             facts.append(text.time_left(max(0.0, self.ends_s - now_s)))
         rows = [(self.phase, facts)]
@@ -125,8 +128,11 @@ class Progress:
     them."""
 
     def __init__(self, spec: StudySpec, console: Console, live: bool = True) -> None:
-        self._spec, self._console, self._backend = spec, console, backend_of(spec)
-        self._block, self._live = LiveBlock(), None
+        self._spec = spec
+        self._console = console
+        self._backend = backend_of(spec)
+        self._block = LiveBlock()
+        self._live = None
         if live and console.is_interactive:
             self._live = Live(
                 console=console,
@@ -134,7 +140,8 @@ class Progress:
                 refresh_per_second=_PER_SECOND,
                 get_renderable=lambda: self._block,
             )
-        self._started_s, self._headed = 0.0, False
+        self._started_s = 0.0
+        self._headed = False
         self._done_before: int | None = None
         self._candidates: CandidateSet
 
@@ -180,7 +187,8 @@ class Progress:
     def started(self, trial: Trial, launches: Sequence[Launch], phase: str) -> None:
         """Show a started launch, after the finished launches, in a phase of the study."""
         if self._done_before is None:
-            self._done_before, self._started_s = len(launches), time.monotonic()
+            self._done_before = len(launches)
+            self._started_s = time.monotonic()
         if self._live:
             changes = described(self._history(launches), trial.configuration)
             name = f"{trial.configuration.engine}  {changes}"
@@ -192,8 +200,11 @@ class Progress:
     def finished(self, launch: Launch, before: Sequence[Launch]) -> None:
         """Print one row: a launch's result, its changes from earlier launches, and the best if it
         is new."""
-        trial, result, launches = launch.trial, launch.result, [*before, launch]
-        history, earlier = self._history(launches), self._history(before)
+        trial = launch.trial
+        result = launch.result
+        launches = [*before, launch]
+        history = self._history(launches)
+        earlier = self._history(before)
         value, gain, *notes = self._outcome(launch, history)
         notes.insert(0, f"{described(earlier, trial.configuration)}{again(trial)}")
         if result.gpu_ids or not is_local(self._spec.executor):
@@ -230,8 +241,10 @@ class Progress:
 
     def _update(self, launches: Sequence[Launch]) -> None:
         """Update the block to the finished launches."""
-        block, history = self._block, self._history(launches)
-        left_s, best = self._left_s(history, launches), leader(history)
+        block = self._block
+        history = self._history(launches)
+        left_s = self._left_s(history, launches)
+        best = leader(history)
         block.ends_s = None if left_s is None else time.monotonic() + left_s
         block.facts = [f"{len(launches)}/{history.most_launches}"]
         if self._backend.evidence is not Evidence.MEASURED:
@@ -243,12 +256,14 @@ class Progress:
             return
         # Its value, its gain over the baseline with the 95 % interval, and its differences from the
         # defaults.
-        base, gain = history.candidates.baseline, ""
+        base = history.candidates.baseline
+        gain = ""
         both = [history.deciding_scores(p) or history.node_scores(p) for p in (best, base)]
         half = history.spread.half_width([len(scores) for scores in both])
         if best != base and half is not None:
             difference, _ = contrast(*both)
-            metric, ends = self._spec.objective, percents((difference - half, difference + half))
+            metric = self._spec.objective
+            ends = percents((difference - half, difference + half))
             gain = f"{readable.gain(metric, percent(difference))} ({readable.gains(metric, ends)})"
         mine = history.configuration(best)
         changes = described(self._history(()), mine)
@@ -260,15 +275,19 @@ class Progress:
     def _outcome(self, launch: Launch, history: History) -> list[str]:
         """Return value with evidence, gain over the baseline, and notes: violated limits, the load,
         or the failure."""
-        spec, result, label = self._spec, launch.result, launch.result.label.lower()
-        scores, broken = objective.scores_of(spec, result), broken_slos(spec, result.metrics)
+        spec = self._spec
+        result = launch.result
+        label = launch.result.label.lower()
+        scores = objective.scores_of(spec, result)
+        broken = broken_slos(spec, result.metrics)
         if scores.value is None or scores.score is None:
             if scores.too_slow:
                 limits = "; ".join(broken)
                 return ["too slow", "", f"breaks {limits} at the lightest load ({label})"]
             cell, why = without_figure(launch)
             return [cell, "", why]
-        candidates, gain = history.candidates, ""
+        candidates = history.candidates
+        gain = ""
         usual = history.scores(candidates.baseline)
         own = launch.trial.configuration == candidates.baseline_candidate.configuration
         if usual and not own:
@@ -287,7 +306,8 @@ class Progress:
 
     def resumed(self, launches: Sequence[Launch]) -> None:
         """Print how far a study is, and what is left by the time that its own launches took."""
-        history, learned = self._history(launches), ""
+        history = self._history(launches)
+        learned = ""
         took_s = [one.result.seconds for one in launches if one.result.metrics]
         if took_s and not self._backend.virtual:
             learned = f", of about {text.seconds(fmean(took_s))} each"
@@ -299,7 +319,8 @@ class Progress:
     def _left_s(self, history: History, launches: Sequence[Launch]) -> float | None:
         """Return the remaining time of the budget, from the mean of the complete launches, on as
         many nodes."""
-        each_s, done = 0.0, len(launches)
+        each_s = 0.0
+        done = len(launches)
         took_s = [one.result.seconds for one in launches if one.result.metrics]
         if self._backend.virtual:
             if here := done - (self._done_before or 0):
@@ -320,7 +341,9 @@ def _level(history: History, position: int) -> str:
 def described(history: History, tried: Configuration) -> str:
     """Name the knobs in which a configuration differs from the best so far, or from its engine's
     defaults."""
-    candidates, spec, best = history.candidates, history.spec, leader(history)
+    candidates = history.candidates
+    spec = history.spec
+    best = leader(history)
     if candidates.alone:
         return "the server as it runs"
     baseline = candidates.baseline_candidate.configuration

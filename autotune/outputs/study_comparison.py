@@ -52,7 +52,9 @@ class FinishedStudy:
 
     def summary(self) -> Json:
         """Summarise one study of a comparison."""
-        outcome, spent, row = self.outcome, self.outcome.study_cost, self.outcome.to_json()
+        outcome = self.outcome
+        spent = self.outcome.study_cost
+        row = self.outcome.to_json()
         keys = ("engine", "engine_version", "config", "fingerprint", "command", "objective")
         choices = {"recommended": row if outcome.recommended else {}, "baseline": row["baseline"]}
         head = ("model", "hardware", "evidence", "evidence_of", "verdict")
@@ -78,7 +80,9 @@ class FinishedStudy:
     def set_knobs(self) -> dict[str, Scalar]:
         """Return the recommended knobs that differ from the engine's default; all of an unknown
         engine."""
-        chosen, spec, defaults = self.outcome.recommended, self.spec, {}
+        chosen = self.outcome.recommended
+        spec = self.spec
+        defaults = {}
         if not chosen:
             return {}
         with suppress(BadInput):
@@ -95,10 +99,12 @@ def study_named(text: str, home: Home) -> FinishedStudy | None:
     if unfinished."""
     path = Path(text)
     if text in home.names():
-        spec, done = home.spec(text), home.recommendation(text)
+        spec = home.spec(text)
+        done = home.recommendation(text)
     elif path.is_file() and (content := path.read_bytes()).startswith(ZIP_BEGINNING):
         bundle = read_bundle(path, content)
-        spec, done = bundle.spec, bundle.recommendation
+        spec = bundle.spec
+        done = bundle.recommendation
     else:
         return None
     if not done:
@@ -129,7 +135,8 @@ class StudyComparison:
     def metrics(self) -> dict[str, list[Change]]:
         """Return the recommended commands' metrics on the common workloads; none for different
         models."""
-        a, b = self.a.outcome, self.b.outcome
+        a = self.a.outcome
+        b = self.b.outcome
         tables = {}
         for name in self.a.spec.workloads if a.model == b.model else ():
             sides = [outcome.workloads.get(name) for outcome in (a, b)]
@@ -146,7 +153,9 @@ class StudyComparison:
     @cached_property
     def warnings(self) -> list[str]:
         """Return why the studies are not comparable or not measured."""
-        a, b, found = self.a.outcome, self.b.outcome, []
+        a = self.a.outcome
+        b = self.b.outcome
+        found = []
         if a.origin is not b.origin:
             found.append(
                 f"EVIDENCE DIFFERS: A is {a.label}, B is {b.label}; the change is not a measured "
@@ -217,12 +226,14 @@ class StudyComparison:
         None without a rent of A, or without figures of both.
         """
         changes = {change.metric: change for change in next(iter(self.metrics.values()), ())}
-        per_gpu, aim = changes.get(PER_GPU), changes.get(self.a.spec.objective)
+        per_gpu = changes.get(PER_GPU)
+        aim = changes.get(self.a.spec.objective)
         specs = (self.a.spec, self.b.spec)
         rents = [Rent(spec.gpus, spec.gpu_hour_price) for spec in specs]
         if not per_gpu or (equal := rents[0].break_even(per_gpu.b / per_gpu.a)) is None:
             return None
-        ends, interval = None, ""
+        ends = None
+        interval = ""
         if aim and aim.on_a_node and TABLE[aim.metric].is_work:
             low, high = (1 + end / 100 for end in aim.on_a_node)
             ends = (equal * (low / high) ** 0.5, equal * (high / low) ** 0.5)
@@ -244,14 +255,16 @@ class StudyComparison:
 
     def _change(self, metric: str, workload: str, values: Interval) -> Change:
         """Return the change of a metric, with intervals if it is the objective of both."""
-        a, b = self.a.goal, self.b.goal
+        a = self.a.goal
+        b = self.b.goal
         if (
             not a
             or not b
             or {(goal.metric, goal.workload) for goal in (a, b)} != {(metric, workload)}
         ):
             return Change(metric, *values, None)
-        change, launches = math.log(b.value / a.value), _half_width(a.ci95, b.ci95)
+        change = math.log(b.value / a.value)
+        launches = _half_width(a.ci95, b.ci95)
         predicted = [study.outcome.origin.predicted for study in (self.a, self.b)]
         if not any(predicted):
             return Change(metric, *values, _ends(change, launches))
@@ -286,7 +299,9 @@ def _ends(change: float, half: float | None) -> Interval | None:
 
 def _study_lines(letter: str, study: FinishedStudy) -> list[str]:
     """Return a study's lines: settings, command, gain and cost."""
-    outcome, goal, spent = study.outcome, study.goal, study.outcome.study_cost
+    outcome = study.outcome
+    goal = study.goal
+    spent = study.outcome.study_cost
     where = f"{outcome.model} on {outcome.gpus} x {outcome.hardware}"
     lines = [f"{letter}  {study.name}: {where}, {outcome.label}"]
     if (choice := outcome.recommended) and goal:

@@ -23,7 +23,8 @@ from autotune.engines.installed import find
 from .docker_run import NOT_ROOTLESS, ROOTLESS, is_rootless, models_folder, server_version
 from .preflight import why_busy
 
-PROCESS, DOCKER = "process", "docker"
+PROCESS = "process"
+DOCKER = "docker"
 TARGETS = (PROCESS, DOCKER)
 """Examined targets: the values of ``--on``."""
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}

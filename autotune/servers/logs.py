@@ -391,14 +391,17 @@ class _Found:
 def _first_match(lines: Iterable[str], patterns: LogPatterns) -> _Found | None:
     of_errors = patterns.failures
     of_others = [one for one in of_errors if not one.weak]
-    any_of_errors, any_of_others = _any_of(of_errors), _any_of(of_others)
+    any_of_errors = _any_of(of_errors)
+    any_of_others = _any_of(of_others)
     serving = [mark.pattern for mark in patterns.progress if mark.phase is Phase.SERVING]
-    weak, seen = None, set[str]()
+    weak = None
+    seen = set[str]()
     for line in _new_lines(lines, seen):
         # Because a server that got ready got over it.
         if weak and any(re.search(mark, line.text) for mark in serving):
             weak = None
-        error, words = _is_error(line.text), line.words
+        error = _is_error(line.text)
+        words = line.words
         if line.is_noise or (any_of_errors if error else any_of_others).search(words) is None:
             continue
         for pattern in of_errors if error else of_others:
@@ -439,7 +442,8 @@ def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) ->
 
 
 def _from_pattern(found: _Found, phase: Phase | None) -> Failure:
-    pattern, match = found.pattern, found.match
+    pattern = found.pattern
+    match = found.match
     groups = {name: text or "" for name, text in match.groupdict().items()}
     way_out = pattern.way_out_at.get(phase, pattern.way_out) if phase else pattern.way_out
     exception = _EXCEPTION.search(match.string)

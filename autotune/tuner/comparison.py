@@ -363,7 +363,9 @@ class StudyFigures:
 
     def _verified(self, one: PredictedCommand) -> Verification:
         candidates = self.history.candidates
-        position, measured, failure = None, None, None
+        position = None
+        measured = None
+        failure = None
         if one.fingerprint in candidates:
             position = candidates.position(one.fingerprint)
         elif len(candidates) == 1:

@@ -55,7 +55,8 @@ class Prediction:
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
     """Predict a launch; replayed rows, and engines and models unknown to the simulator, have no
     prediction."""
-    spec, backend = prepared.spec, prepared.backend
+    spec = prepared.spec
+    backend = prepared.backend
     if backend.recorded:
         return Prediction()
     trial = replace(
@@ -72,7 +73,8 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
     if result.failure is not None and not result.metrics:
         return Prediction(failure=result.failure.kind.value)
     seconds = (backend.startup_s or result.times_s["ready"]) + result.times_s["load"]
-    first, sure = spec.workloads[0], None
+    first = spec.workloads[0]
+    sure = None
     if spec.objective == HEADLINE and not spec.weights:
         loads = [load_workload(name, prepared.library) for name in trial.workloads]
         longest = max(load.longest_request for load in loads)
@@ -95,7 +97,8 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     """Return the first launches of a study, with predictions; results may change the order."""
     with TemporaryDirectory() as name:
         priors = priors_of(prepared, sources_of(prepared.spec, Path(name)))
-        folder, command_of = Path(name) / "study", prepared.command_of
+        folder = Path(name) / "study"
+        command_of = prepared.command_of
         study = Study(
             folder, prepared.spec, prepared.candidates, command_of, priors, prepared.recorded
         )
@@ -109,7 +112,8 @@ def cost(
 ) -> Json:
     """Return the time of a study's launches, from their mean on the executor's nodes, and its
     limit; None: unknown."""
-    spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]
+    spec = prepared.spec
+    known = [one.seconds for _, one in first if one.seconds is not None]
     seconds = fmean(known) if known else None
     hours = None if seconds is None else spec.launches * seconds / 3600 / at_once(places)
     node_hours = None if hours is None else hours * max(1, len(set(map(node_of_place, places))))

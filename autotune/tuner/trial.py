@@ -23,7 +23,8 @@ AFTER_RUNNING = 2
 """`IN_A_ROW` of configurations that have run before, whose crashes are a clearer sign."""
 SURE_TO_START = 0.9
 """Least odds of starting for a recommended command that has not started itself."""
-_FULL, _RANDOM = "full", "random_weights"
+_FULL = "full"
+_RANDOM = "random_weights"
 Side = Literal["baseline", "recommended"]
 CommandRole = Literal[Side, "next best"]
 """Role of a command in the study that predicted it."""

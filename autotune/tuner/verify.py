@@ -188,7 +188,8 @@ def retargeted(
 
 def _predictions(home: Home, spec: StudySpec) -> Recommendation:
     """Return a study's recommendation; raises `BadInput` if its commands cannot be verified."""
-    study, done = spec.study, home.recommendation(spec.study)
+    study = spec.study
+    done = home.recommendation(spec.study)
     if done is None:
         so_far = f"study {study!r} has not ended, so it has no predictions yet"
         raise BadInput(f"{so_far}; continue with:\n{home.resume_command(study)}")
@@ -308,7 +309,8 @@ def translate_commands(
     return tuple(commands.values()), list(dict.fromkeys(notes))
 
 
-_OLD, _NEW = 0, 1
+_OLD = 0
+_NEW = 1
 _BACKEND = "backend"
 """File of a comparison's folder: the kind of its backend."""
 _MOST_OF_A_COMMAND = 16
@@ -351,8 +353,12 @@ class Comparison:
         options: RegressOptions,
         notify: Watch,
     ) -> None:
-        self._spec, self._done, self._options, self._notify = spec, done, options, notify
-        self._library, self._study_launches = library_of(spec), home.launches(spec.study)
+        self._spec = spec
+        self._done = done
+        self._options = options
+        self._notify = notify
+        self._library = library_of(spec)
+        self._study_launches = home.launches(spec.study)
         self._commands = _compared_commands(done, options.with_baseline)
         backend = backend_named(spec.on if options.on is None else options.on)
         self._backend = backend
@@ -368,7 +374,8 @@ class Comparison:
                 f"--margin {options.margin:g}: give a percentage above 0 and below 100, e.g. 5"
             )
         self._margin = -math.log1p(-options.margin / 100)
-        new, old = self._new_version(), self._old_version()
+        new = self._new_version()
+        old = self._old_version()
         self._comparable = all(
             row.result.evidence is backend.evidence for row in self._study_launches
         )
@@ -394,7 +401,8 @@ class Comparison:
     def _new_version(self) -> StudySpec:
         """Return the study with the new versions; raises `BadInput` if an engine of its commands
         has none."""
-        options, backend = self._options, self._backend
+        options = self._options
+        backend = self._backend
         if options.engines and backend.installed:
             raise BadInput(
                 f"--engine cannot select a version on {backend.on}: name its program with "
@@ -426,7 +434,9 @@ class Comparison:
 
     def _old_version(self) -> StudySpec | None:
         """Return the study with its old versions; None if they are not available."""
-        spec, backend, options = self._spec, self._backend, self._options
+        spec = self._spec
+        backend = self._backend
+        options = self._options
         versions = {one.choice.engine: one.choice.engine_version for one in self._commands}
         options = replace(options, engine_bins=options.old_engine_bins, images=options.old_images)
         if options.engine_bins or options.images or backend.predicted:
@@ -462,7 +472,8 @@ class Comparison:
         return prepared
 
     def _trial(self, command: int, version: int, pair: int) -> Trial:
-        prepared, number = self._versions[version], 4 * pair + 2 * command + version
+        prepared = self._versions[version]
+        number = 4 * pair + 2 * command + version
         # Send the same load with both commands: that of the finals where the search had another.
         is_baseline = command and Role.BASELINE in self._spec.deciding_roles
         items = prepared.candidates.items
@@ -504,7 +515,8 @@ class Comparison:
 
     def _launch(self, results: Results, make: Callable[[EvaluationSetup], Evaluator]) -> None:
         """Launch what the results lack; raises `BadInput` if they are those of other commands."""
-        kept, made = {row.number: row for row in results.launches}, list[Launch]()
+        kept = {row.number: row for row in results.launches}
+        made = list[Launch]()
         evaluators = {
             version: EvaluationSetup(
                 one.spec, one.library, self._folder, self._notify, make
@@ -553,7 +565,8 @@ class Comparison:
                         yield version, self._trial(command, version, pair)
 
     def _report_launch(self, row: Launch, version: int) -> None:
-        value, failure = scores_of(self._spec, row.result).value, row.result.failure
+        value = scores_of(self._spec, row.result).value
+        failure = row.result.failure
         figure = failure.summary if failure else "no figure"
         if value:
             figure = f"{readable.number(value)} {row.result.label}"
@@ -591,10 +604,12 @@ class Comparison:
     def _change(self, command: int) -> _Change:
         """Test a command's change after each of its pairs."""
         olds, news = (self._launches_of(command, version) for version in (_OLD, _NEW))
-        launched, looks = _OLD in self._versions, list[Look]()
+        launched = _OLD in self._versions
+        looks = list[Look]()
         pairs = min(len(olds), len(news)) if launched else len(news)
         for count in range(1, pairs + 1):
-            old, new = self._scores(olds[:count] if launched else olds), self._scores(news[:count])
+            old = self._scores(olds[:count] if launched else olds)
+            new = self._scores(news[:count])
             if old and new:
                 look = self._look(old, new, count / self._pairs)
                 known = count == self._pairs or look.sd == 0 or look.degrees >= LEAST_DEGREES
@@ -614,8 +629,10 @@ class Comparison:
 
     def _outcome(self) -> Regression:
         changes = [self._change(command) for command in range(len(self._commands))]
-        launched, verdict = _OLD in self._versions, changes[0].verdict(self._margin)
-        ahead, choice = self._still_ahead(changes[0]), self._commands[0].choice
+        launched = _OLD in self._versions
+        verdict = changes[0].verdict(self._margin)
+        ahead = self._still_ahead(changes[0])
+        choice = self._commands[0].choice
         notes = [*dict.fromkeys(self._notes), *self._broken_limits()]
         if not self._comparable:
             # The same figures have another interval on the study's own backend.
@@ -679,10 +696,12 @@ class Comparison:
     def _changed_defaults(self) -> list[Json]:
         """Compare the recommended command's resolved settings on both versions."""
         ends = [self._launches_of(0, version)[-1] for version in (_OLD, _NEW)]
-        versions, given = list[tuple[Engine, str]](), set[str]()
+        versions = list[tuple[Engine, str]]()
+        given = set[str]()
         try:
             for side, row in enumerate(ends):
-                prepared, version = self._versions.get(side), row.trial.engine_version
+                prepared = self._versions.get(side)
+                version = row.trial.engine_version
                 installed = prepared.spec.installed if prepared else {}
                 kind = engine_of(row.engine, installed, self._library, silent)
                 versions.append((kind, version))
@@ -695,7 +714,9 @@ class Comparison:
 
     def _tune_again(self) -> str:
         """Return the command that tunes again with the new version, from the study."""
-        spec, new, backend = self._spec, self._versions[_NEW].spec, self._backend
+        spec = self._spec
+        new = self._versions[_NEW].spec
+        backend = self._backend
         names = {one.name: one.name for one in spec.engines}
         if backend.predicted:
             names |= {one.name: f"{one.name}=={one.version}" for one in new.engines}
@@ -714,7 +735,8 @@ class Comparison:
 def _folder_of(comparisons: Path, version: str, backend: Backend) -> Path:
     """Return the folder of a comparison: each backend has its own, so that it takes up no other
     one's launches."""
-    usual, own = comparisons / version, comparisons / f"{version}-{backend.kind}"
+    usual = comparisons / version
+    own = comparisons / f"{version}-{backend.kind}"
     note = usual / _BACKEND
     if note.is_file():
         return usual if note.read_text() == backend.kind else own
@@ -726,7 +748,8 @@ def _folder_of(comparisons: Path, version: str, backend: Backend) -> Path:
 
 def _compared_commands(done: Recommendation, with_baseline: bool) -> list[StudiedCommand]:
     """Return the commands to compare, the recommended one first; raises `BadInput` for none."""
-    best, base = done.recommended, done.baseline
+    best = done.recommended
+    base = done.baseline
     if best is None or best.external or best.stand_in:
         raise BadInput(
             f"study {done.study!r} has no recommended command to launch ({done.verdict.value})"

@@ -36,7 +36,8 @@ class ConfigJson:
     @classmethod
     def read(cls, path: Path) -> ConfigJson:
         """Read a file; missing keys have the defaults of its ``model_type``."""
-        keys, known = read_json(path), facts()
+        keys = read_json(path)
+        known = facts()
         for nested in _NESTED:
             if isinstance(keys.get(nested), Mapping):
                 top = {key: keys[key] for key in known.of_the_top if key in keys}

@@ -40,7 +40,8 @@ def layer_words(config: ConfigJson, layers: int) -> list[str]:
 
 
 def _words(config: ConfigJson, layers: int) -> list[str]:
-    pattern, linear = config.get("hybrid_override_pattern"), config.get("linear_attn_config")
+    pattern = config.get("hybrid_override_pattern")
+    linear = config.get("linear_attn_config")
     if isinstance(pattern, str | list) and pattern:
         return [str(word) for word in pattern]
     if isinstance(linear, Mapping):
@@ -78,7 +79,8 @@ def listed_groups(config: ConfigJson, words: Sequence[str], attention: Mapping[s
 
     Raises `NotPredicted` without one of their figures.
     """
-    kinds, alone = [facts().mixers[word] for word in words], _alone(words)
+    kinds = [facts().mixers[word] for word in words]
+    alone = _alone(words)
     listed: Listed = []
     for kind in sorted({*kinds} - {_ATTENTION}) + [_ATTENTION] * alone:
         having = [n for n, one in enumerate(kinds) if one == kind]

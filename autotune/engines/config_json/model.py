@@ -30,7 +30,8 @@ def model_from_file(path: Path) -> ModelCard:
 
     Raises `MalformedFile` for a file that describes no decoder.
     """
-    config, unpredicted = ConfigJson.read(path), ""
+    config = ConfigJson.read(path)
+    unpredicted = ""
     _refuse_others(config)
     try:
         _check_known(config)
@@ -98,7 +99,8 @@ def _architecture(config: ConfigJson) -> Architecture:
     with_experts = _with_experts(config, layers) if figures["experts"] else [False] * layers
     with_experts, feed_forward = with_parts(words, with_experts)
     common = {name: figures[name] for name in ("heads", "head_dim", "kv_heads")}
-    listed, windowed = listed_groups(config, words, common), _windowed(config, layers)
+    listed = listed_groups(config, words, common)
+    windowed = _windowed(config, layers)
     listed += listed_attention(
         config, figures, windowed, {n for _, having in listed for n in having}
     )
@@ -160,7 +162,8 @@ def _vision_heads(config: ConfigJson) -> int:
 def _adjusted(config: ConfigJson, width: int) -> int:
     """Return the feed-forward width that LFM2's class makes of the file's: two thirds of it times the
     file's factor, rounded up to a multiple."""
-    factor, unit = config.get("block_ffn_dim_multiplier"), config.number("block_multiple_of")
+    factor = config.get("block_ffn_dim_multiplier")
+    unit = config.number("block_multiple_of")
     factor = factor if isinstance(factor, int | float) and 0 < factor < 2**31 else 1
     return math.ceil(2 * width // 3 * factor / (unit or 1)) * (unit or 1)
 

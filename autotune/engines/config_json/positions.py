@@ -14,7 +14,8 @@ from .keys import ConfigJson, facts
 def context_figures(config: ConfigJson) -> Json:
     """Return the longest context that an engine makes of a file; the file's facts, where engines or
     their versions make different ones of it."""
-    known, scaling = facts(), _scaling(config)
+    known = facts()
+    scaling = _scaling(config)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     lengths = {key: value for key in known.lengths if (value := config.number(key))}
     limit = lengths.get("model_max_length") or min(lengths.values())

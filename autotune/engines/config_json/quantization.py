@@ -162,7 +162,8 @@ def _checkpoint(config: ConfigJson, layers: int) -> _Checkpoint:
         ignored = [str(name) for key in _IGNORED_BY_FP8 for name in lists[key]]
         quantization = {**quantization, "config_groups": None}
     schemes = experts + _schemes(config, quantization, method.replace("_", "-"))
-    cache, ordered = _cache_type(quantization), bool(quantization.get("desc_act"))
+    cache = _cache_type(quantization)
+    ordered = bool(quantization.get("desc_act"))
     return _Checkpoint(schemes, _pattern(config, ignored), plain, layers, method, cache, ordered)
 
 
@@ -210,7 +211,8 @@ def _schemes(config: ConfigJson, q: JsonObject, method: str) -> list[Scheme]:
 
 
 def _named(config: ConfigJson, method: str, q: JsonObject) -> Scheme:
-    block, known = _block(config, q.get("weight_block_size")), facts().formats
+    block = _block(config, q.get("weight_block_size"))
+    known = facts().formats
     if method not in known:
         config.unknown(f"quantization_config: {method!r} is unknown")
     form = known[method]
@@ -238,8 +240,10 @@ def _bytes(bits: float, group: object, scale_bits: float) -> float:
 
 def _group(config: ConfigJson, group: JsonObject) -> Scheme:
     """Parse one of the ``config_groups`` of compressed-tensors."""
-    weights, targets = group.get("weights") or {}, group.get("targets") or ["Linear"]
-    bits, size = weights.get("num_bits"), weights.get("group_size")
+    weights = group.get("weights") or {}
+    targets = group.get("targets") or ["Linear"]
+    bits = weights.get("num_bits")
+    size = weights.get("group_size")
     if not isinstance(bits, int):
         config.refuse(
             f"quantization_config: config_groups: weights.num_bits is {bits!r}; "
@@ -260,7 +264,8 @@ def _group(config: ConfigJson, group: JsonObject) -> Scheme:
 
 def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:
     """Parse one algorithm for all, or (``MIXED_PRECISION``) one per module."""
-    algorithm, layers = str(q.get("quant_algo")), q.get("quantized_layers")
+    algorithm = str(q.get("quant_algo"))
+    layers = q.get("quantized_layers")
     if algorithm != "MIXED_PRECISION" or not isinstance(layers, Mapping):
         return [_named(config, f"modelopt {algorithm}", q)]
     by_algorithm: dict[str, list[str]] = {}

@@ -519,7 +519,8 @@ class LiveLine:
     every 5 s."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._printed_ns = console, perf_counter_ns()
+        self._console = console
+        self._printed_ns = perf_counter_ns()
         words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
         columns = (words, BarColumn(bar_width=12), TimeElapsedColumn())
         self._bar = Progress(

@@ -79,7 +79,8 @@ class LoadGoal:
     def step(self, metrics: Metrics) -> float:
         """Return the logarithm of the ratio of the lightest load that violated a limit and the
         capacity; 0 without both."""
-        kept, broken = self.found(metrics), metrics.get("capacity_broken_at")
+        kept = self.found(metrics)
+        broken = metrics.get("capacity_broken_at")
         return math.log(broken / kept) if kept and broken else 0.0
 
     def lightest(self, curve: Sequence[Metrics]) -> float | None:
@@ -88,7 +89,8 @@ class LoadGoal:
 
     def sentence(self, metrics: Metrics) -> str:
         """Describe the end of a load search: the capacity, and the first load beyond it."""
-        capacity, above = self.found(metrics), metrics.get("capacity_broken_at")
+        capacity = self.found(metrics)
+        above = metrics.get("capacity_broken_at")
         if not capacity:
             return "No load meets the limits: the lightest violates one."
         beyond = (

@@ -466,7 +466,8 @@ class Exchange:
         events = self.events
         if self.streaming:
             events.finish(now_ns)
-            self.usage, outcome = events.usage(), events.outcome()
+            self.usage = events.usage()
+            outcome = events.outcome()
         elif events.problem is not None:
             outcome = events.problem
         elif len(self.body) > _MAX_WHOLE:

@@ -80,7 +80,8 @@ class Target:
 
     def beginning_with(self, number: int) -> Target:
         """Return the same addresses, rotated to start with another one."""
-        addresses, start = list(self), number % len(self)
+        addresses = list(self)
+        start = number % len(self)
         first, *others = addresses[start:] + addresses[:start]
         return replace(first, others=tuple(others))
 

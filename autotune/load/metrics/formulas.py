@@ -91,7 +91,8 @@ def steady(records: RequestRecords) -> SteadyState:
     if not len(done):
         return SteadyState(0.0, 0.0, "", reason="no request succeeded")
     marks_s, streams = _window(done)
-    begin_s, end_s = marks_s[0], marks_s[-1]
+    begin_s = marks_s[0]
+    end_s = marks_s[-1]
     if len(marks_s) <= TURNOVERS:
         reason = (
             f"{len(done)} requests, {streams} of them at once, are too few for a steady state: "
@@ -99,7 +100,8 @@ def steady(records: RequestRecords) -> SteadyState:
         )
         return SteadyState(begin_s, end_s, DRAIN_CUT, reason=reason)
     middle_s = marks_s[(len(marks_s) - 1) // 2]
-    first, second = _rate(done, begin_s, middle_s), _rate(done, middle_s, end_s)
+    first = _rate(done, begin_s, middle_s)
+    second = _rate(done, middle_s, end_s)
     drift = 2 * (second - first) / (first + second) if first + second > 0 else None
     return SteadyState(begin_s, end_s, WHOLE_TURNOVERS, _metrics(done, begin_s, end_s), drift)
 
@@ -120,7 +122,8 @@ def steady_part(records: RequestRecords) -> tuple[float, float, float, float]:
     if not len(done):
         return 0.0, 0.0, 0.0, 0.0
     marks_s, _ = _window(done)
-    begin_s, end_s = marks_s[0], marks_s[-1]
+    begin_s = marks_s[0]
+    end_s = marks_s[-1]
     return begin_s, end_s, *_tokens(done, begin_s, end_s)
 
 
@@ -135,7 +138,8 @@ def _window(done: RequestRecords) -> tuple[list[float], int]:
     # A closed loop sends at the moment when an answer ends; a first token at the moment of another
     # answer's last one was made in the same step.
     order = np.lexsort((-change if begun_s is done.first_token_s else change, moments_s))
-    moments_s, streams = moments_s[order], np.cumsum(change[order])
+    moments_s = moments_s[order]
+    streams = np.cumsum(change[order])
     most = max(int(streams.max()), 1)
     marks_s: list[float] = np.sort(begun_s)[most - 1 :: most].tolist()
     if len(marks_s) > TURNOVERS and marks_s[-1] > marks_s[0]:
@@ -298,7 +302,8 @@ def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
     done = records.successful()
     duration = records.duration_s
     rate = 1.0 / duration if duration > 0 else 0.0
-    read, written = float(done.input_tokens.sum()), float(done.output_tokens.sum())
+    read = float(done.input_tokens.sum())
+    written = float(done.output_tokens.sum())
     peak_tokens, peak_requests = _peaks(done) if len(done) else (0.0, 0)
     summary: Metrics = {
         "duration": duration,

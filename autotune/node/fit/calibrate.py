@@ -146,7 +146,8 @@ def _slopes(
         which: np.append(_STEP * unit, 0.0)
         for which, unit in zip(factors, np.eye(len(factors)), strict=True)
     }
-    setup, weight = point.resolved.setup, _weight(point)
+    setup = point.resolved.setup
+    weight = _weight(point)
     node = SteadyNode(setup.model, setup.hardware, setup.gpus, point.workload, calibration, moved)
     logs = node.predict(setup.engine, setup.version, setup.knobs).drawn
     slopes = np.zeros((len(UNCERTAIN), len(factors)))
@@ -190,7 +191,9 @@ class Problem:
     """
 
     def __init__(self, points: Points, start: Calibration, progress: Notify) -> None:
-        self.points, self.start, self._progress = points, start, progress
+        self.points = points
+        self.start = start
+        self._progress = progress
         physics = packaged_physics()
         self._groups = [groups_of(point.resolved.setup) for point in points]
         factors = chain.from_iterable(factors_of(physics, groups) for groups in self._groups)
@@ -317,7 +320,8 @@ def refit_without(whole: Problem, x: Floats) -> Callable[[Sequence[int]], Calibr
     A fit begins at the whole fit's solution `x`, where the Jacobian is known, and takes one
     Gauss-Newton step. Factors that only the left-out points determine return to their start.
     """
-    residuals, jacobian = whole.residuals(x), whole.jacobian(x)
+    residuals = whole.residuals(x)
+    jacobian = whole.jacobian(x)
 
     def refit(left_out: Sequence[int]) -> Calibration:
         kept = np.ones(len(whole.points), dtype=bool)
@@ -384,7 +388,8 @@ def _stated(
     points: Sequence[PointErrors], metric: str, shared: float, before: ErrorSpread | None
 ) -> ErrorSpread:
     total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
-    group, row = round(total * math.sqrt(shared), 3), round(total * math.sqrt(1.0 - shared), 3)
+    group = round(total * math.sqrt(shared), 3)
+    row = round(total * math.sqrt(1.0 - shared), 3)
     if before is not None:
         return ErrorSpread(group=max(group, before.group), row=max(row, before.row))
     known = min(1.0, len(points) / _TELLING)
@@ -489,7 +494,8 @@ class Predicted:
 
     def ratio(self, name: str) -> float | None:
         """Return a metric's predicted over its measured value; None without either."""
-        measured, expected = self.point.metrics.get(name), self.metrics.get(name)
+        measured = self.point.metrics.get(name)
+        expected = self.metrics.get(name)
         return expected / measured if expected and measured else None
 
 

@@ -54,7 +54,8 @@ def _kinds(predictions: Predictions) -> list[str]:
 
 def _row(predicted: Predicted, kinds: Sequence[str]) -> dict[str, str]:
     """Return the cells of a point's line by column."""
-    point, runs = predicted.point, predicted.failure is None
+    point = predicted.point
+    runs = predicted.failure is None
     context = point.resolved.context
     shown = _rate(predicted.throughput) if runs else f"does not run: {predicted.failure}"
     row = {
@@ -154,7 +155,8 @@ def _error(ratios: Iterable[float | None]) -> float | None:
 
 def error_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the figures of `errors` in words, one sentence a line."""
-    failures, invented = summary["failures"], summary["invented"]
+    failures = summary["failures"]
+    invented = summary["invented"]
     names = f"{len(invented)} ({', '.join(invented)})" if invented else "none"
     predicted = f"{failures['predicted']} of {failures['measured']} predicted"
     return [
@@ -238,7 +240,8 @@ def ranking_lines(order: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]
         for one in order["rankings"]
     ]
     for best in order["best_engine"]:
-        measured, predicted = best["measured"], best["predicted"]
+        measured = best["measured"]
+        predicted = best["predicted"]
         verdict = "right" if measured == predicted else f"wrong: {predicted} is predicted"
         lines.append(f"best engine, {best['name']}: {measured} measured, {verdict}")
     return lines

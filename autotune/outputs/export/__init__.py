@@ -93,7 +93,8 @@ def export(winner: Winner, name: str) -> str:
             f"the load of study {winner.spec.study!r} was not searched for: tune with --find-load "
             "and --slo"
         )
-    engine, problem = winner.choice.engine, f"format {name!r} is for {wanted.engine}, but the study"
+    engine = winner.choice.engine
+    problem = f"format {name!r} is for {wanted.engine}, but the study"
     problem += f" recommends {engine}"
     if winner.choice.stand_in:
         problem = f"the replayed table has no command of {engine} to write as {name}"

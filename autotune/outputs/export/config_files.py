@@ -75,9 +75,12 @@ def _scalar(word: str) -> Any:
 
 def render_config(winner: Winner) -> str:
     """Return the file's text; its first lines hold the command that uses it."""
-    choice, kind, argv = winner.choice, winner.engine, winner.model_first()
+    choice = winner.choice
+    kind = winner.engine
+    argv = winner.model_first()
     parts = _parse(argv)
-    program, document = parts.program, parts.options
+    program = parts.program
+    document = parts.options
     start = len(argv) - len(kind.arguments(argv) or ())
     if kind.card.model_flag is None and len(program) > start:
         document = {"model": program.pop(start), **document}
@@ -124,7 +127,8 @@ def _file(
 
 def render_trtllm(winner: Winner) -> str:
     """Return the file's text; its first lines hold the command that uses it."""
-    choice, parts = winner.choice, _parse(winner.model_first())
+    choice = winner.choice
+    parts = _parse(winner.model_first())
     # Known are the options that name the file, and those that are fields of it.
     known = yaml.safe_load(beside(__file__, "trtllm_config.yaml"))
     named = [name for name in known["config_options"] if name in parts.options]

@@ -118,9 +118,11 @@ def compose(winner: Winner) -> str:
 
 def _compose_services(container: Container) -> tuple[Json, Json]:
     """Return the service of one server, and that of a balancer in front of several."""
-    fleet, card = container.winner.fleet, docker_card()
+    fleet = container.winner.fleet
+    card = docker_card()
     # Without a value, a variable comes from the caller's environment, if set.
-    inherited, own = card.variables, {**container.gpu_choice, **container.env}
+    inherited = card.variables
+    own = {**container.gpu_choice, **container.env}
     gpus = None
     if container.vendor == "nvidia":
         # Only the reserved GPUs go in, and are counted from 0 there.
@@ -152,7 +154,8 @@ def _compose_services(container: Container) -> tuple[Json, Json]:
 
 def _docker_options(container: Container) -> Json:
     """Return the service keys that correspond to the options of ``docker run``."""
-    card, keys = docker_card(), dict[str, Any]()
+    card = docker_card()
+    keys = dict[str, Any]()
     for option, *values in (*card.options, *card.devices[container.vendor]):
         match option, values:
             case (("--network" | "--gpus"), _):
@@ -205,7 +208,8 @@ def kubernetes(winner: Winner) -> str:
 
 def _manifests(container: Container) -> list[Any]:
     """Return the documents of the packaged manifests for a container, that of its files first."""
-    winner, env = container.winner, _kubernetes_env(container)
+    winner = container.winner
+    env = _kubernetes_env(container)
     keys = {_key(i, name): name for i, name in enumerate(container.files)}
     words = [_kubernetes_word(word) for word in container.argv]
     options = docker_card().devices[container.vendor]
@@ -249,7 +253,8 @@ def _manifests(container: Container) -> list[Any]:
 
 def _mount(pod: Json, container: Container, keys: dict[str, str]) -> None:
     """Mount the host's folders, and the files of a ConfigMap by their `keys`, in a pod's server."""
-    volumes, mounts = pod["volumes"], pod["containers"][0]["volumeMounts"]
+    volumes = pod["volumes"]
+    mounts = pod["containers"][0]["volumeMounts"]
     for i, path in enumerate(container.mounts):
         volumes.append({"name": f"host-{i}", "hostPath": {"path": path}})
         mounts.append({"name": f"host-{i}", "mountPath": path, "readOnly": True})
@@ -328,8 +333,10 @@ def _dstack(container: Container, kind: str, more: Json, notes: list[str]) -> st
     ``dstack apply`` alone replaces, and takes ``$$`` for one ``$``
     (``dstack/_internal/utils/interpolator.py``).
     """
-    secrets, models = _secrets(container), docker_card().models
-    variables, settings = [*secrets, f"HF_HOME={models}"], []
+    secrets = _secrets(container)
+    models = docker_card().models
+    variables = [*secrets, f"HF_HOME={models}"]
+    settings = []
     for name, value in container.env.items():
         if "$" in value:
             settings.append(f"{name}={_dstack_word(value)}")
@@ -394,7 +401,9 @@ _ADDRESS_WORDS = 4
 
 def gpustack(winner: Winner) -> str:
     """Return ``gpustack.yaml``."""
-    container, argv, secrets = container_of(winner), [], []
+    container = container_of(winner)
+    argv = []
+    secrets = []
     for group in groups(container.argv[:-_ADDRESS_WORDS]):
         if asked_for(group, {}):
             secrets.append(group[0].partition("=")[0])
@@ -442,7 +451,8 @@ def _backend_parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]
     GPUStack splits an entry that begins with an option as a shell does, any other is one word
     (``flatten_to_argv``).
     """
-    card, entries = winner.engine.card, []
+    card = winner.engine.card
+    entries = []
     options = groups(["", *(winner.engine.arguments(argv) or ())])[1:]
     length = card.knobs["context_length"].emit[0].args[0]
     if length not in {group[0].partition("=")[0] for group in options}:

@@ -46,12 +46,15 @@ def render(winner: Winner) -> str:
         address = "on loopback by default; to change that: ./serve.sh --host 0.0.0.0"
     # A command that does not say where to listen must not listen on every interface.
     command, port = winner.fleet.apart_from_port(Command(tuple(choice.engine_argv)).on_loopback())
-    env, lines, folder_of = choice.env, [], choice.files
+    env = choice.env
+    lines = []
+    folder_of = choice.files
     if choice.container:
         # A container's words set its variables; only those that they name without a value come from
         # outside. The files lie in its working folder.
         env = {name: value for name, value in env.items() if referenced(value)}
-        lines, folder_of = _arguments(choice.container, choice.files), {}
+        lines = _arguments(choice.container, choice.files)
+        folder_of = {}
     lines += [*_arguments(command.argv, folder_of), *port]
     about = [*heading(winner), f"It listens {address}"]
     return _script(winner, about, env, lines)
@@ -60,7 +63,9 @@ def render(winner: Winner) -> str:
 def render_docker(winner: Winner) -> str:
     """Return the script. It passes further arguments to the server; ``PUBLISH`` is the address on
     the host."""
-    container, fleet, card = container_of(winner), winner.fleet, docker_card()
+    container = container_of(winner)
+    fleet = winner.fleet
+    card = docker_card()
     # A secret goes in by name, so that it is on no command line.
     inside = container.plain_env
     secret = {name: value for name, value in container.env.items() if name not in inside}

@@ -129,7 +129,9 @@ _REASONS = {
 
 def heading(winner: Winner) -> list[str]:
     """Return lines that name the recommendation and its reason, without comment signs."""
-    recommendation, choice, goal = winner.recommendation, winner.choice, winner.choice.objective
+    recommendation = winner.recommendation
+    choice = winner.choice
+    goal = winner.choice.objective
     figure = f"{goal.metric} on {goal.workload}: {readable.number(goal.value)}"
     if ends := goal.interval90_on_a_node:
         figure += f" (90 % interval on a real node {readable.interval(ends)})"
@@ -152,8 +154,11 @@ def heading(winner: Winner) -> list[str]:
 def image_notes(winner: Winner) -> list[str]:
     """Warn of files that a container does not see, and of an image whose name is derived and may
     not exist."""
-    choice, kind, notes = winner.choice, winner.engine, []
-    version, words = winner.parser_version, kind.arguments(choice.engine_argv) or ()
+    choice = winner.choice
+    kind = winner.engine
+    notes = []
+    version = winner.parser_version
+    words = kind.arguments(choice.engine_argv) or ()
     with suppress(BadInput):
         command = Command(tuple(words), {}, choice.files)
         options = given_options(kind, kind.prepare(words, version, command), version)
@@ -207,7 +212,8 @@ def dump_yaml(*documents: Any) -> str:
 
 def render_json(winner: Winner) -> str:
     """Return ``recommendation.json`` for other programs, without secrets."""
-    recommendation, secrets = winner.recommendation, set[str]()
+    recommendation = winner.recommendation
+    secrets = set[str]()
     for choice in (winner.choice, recommendation.baseline):
         if choice:
             secrets |= redact.secrets_in(choice.argv, choice.env)
@@ -223,17 +229,22 @@ def _round_down(value: float) -> str:
 def render_capacity(winner: Winner) -> str:
     """Return the load of one deployment within the limits, for programs that compute the number of
     replicas."""
-    load, goal = winner.spec.load, winner.choice.objective
+    load = winner.spec.load
+    goal = winner.choice.objective
     capacities = [load.found(row) or 0.0 for row in winner.capacities]
     logs = [math.log(capacity / winner.fleet.count) for capacity in capacities]
     half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
     per_replica, low, high = (math.exp(mean(logs) + end) for end in (0.0, -half, half))
-    on_a_node, least, name = None, low, "95 % interval"
+    on_a_node = None
+    least = low
+    name = "95 % interval"
     if goal.interval90_on_a_node:
         lowest, highest = (per_replica * end / goal.value for end in goal.interval90_on_a_node)
         on_a_node = [min(low, lowest), max(high, highest)]
-        least, name = on_a_node[0], "90 % interval on a node"
-    rate, bound = least, f"the lower end of the {name}"
+        least = on_a_node[0]
+        name = "90 % interval on a node"
+    rate = least
+    bound = f"the lower end of the {name}"
     if load.by == "concurrency":
         loads = [
             one
@@ -331,8 +342,10 @@ class Winner:
         Only the engine's parser can tell that MODEL is no value of ``-tp``; other readers of the
         words cannot.
         """
-        argv, kind = self.choice.engine_argv, self.engine
-        arguments, parsed = kind.arguments(argv), self.parse(argv)
+        argv = self.choice.engine_argv
+        kind = self.engine
+        arguments = kind.arguments(argv)
+        parsed = self.parse(argv)
         if not parsed or kind.card.model_flag or not arguments or not arguments[0].startswith("-"):
             return argv
         start = len(argv) - len(arguments)
@@ -388,8 +401,10 @@ def in_image(winner: Winner) -> list[str]:
     """Return the command as an image runs it, with secrets as ``${NAME}``; raises `BadInput` if no
     image can."""
     kind = winner.engine
-    argv, installed = winner.model_first(), winner.spec.installed.get(kind.name)
-    program, arguments = list(kind.card.program), kind.arguments(argv)
+    argv = winner.model_first()
+    installed = winner.spec.installed.get(kind.name)
+    program = list(kind.card.program)
+    arguments = kind.arguments(argv)
     if arguments is not None:
         name, *rest = argv[: len(argv) - len(arguments)]
         name = PurePosixPath(name).name
@@ -475,8 +490,11 @@ class Container:
 
 def container_of(winner: Winner) -> Container:
     """Return the winner in a container; raises `BadInput` if no image is known for it."""
-    choice, hardware, kind = winner.choice, winner.spec.hardware, winner.engine
-    argv, image = in_image(winner), _image(winner)
+    choice = winner.choice
+    hardware = winner.spec.hardware
+    kind = winner.engine
+    argv = in_image(winner)
+    image = _image(winner)
     model = model_named(argv, kind) or winner.spec.model.id
     if model.startswith("."):
         raise BadInput(
@@ -486,7 +504,8 @@ def container_of(winner: Winner) -> Container:
     weights = env.pop(_MODELS, None)
     # Mount the paths of the command that exist here, and a model's folder, which may lie on another
     # machine.
-    mounts, is_local = mounted_paths(argv), model.startswith("/")
+    mounts = mounted_paths(argv)
+    is_local = model.startswith("/")
     if is_local and not any(PurePosixPath(model).is_relative_to(path) for path in mounts):
         mounts.append(model)
     limit_s, limit_source = _start_limit(winner)
@@ -531,7 +550,8 @@ def chooses_gpus(variable: str) -> bool:
 
 def _start_limit(winner: Winner) -> tuple[int, str]:
     """Return the time limit of a start, in seconds, and the source of the figure in words."""
-    evidence, count = winner.recommendation.origin, len(winner.ready_s)
+    evidence = winner.recommendation.origin
+    count = len(winner.ready_s)
     if not count or evidence is Evidence.EMULATED:
         limit_s = math.ceil(StartupTimeouts().total_s)
         reason = "its starts were EMULATED and loaded no weights"
@@ -548,7 +568,9 @@ def _start_limit(winner: Winner) -> tuple[int, str]:
 
 
 def _image(winner: Winner) -> str:
-    choice, hardware, card = winner.choice, winner.spec.hardware, winner.engine.card
+    choice = winner.choice
+    hardware = winner.spec.hardware
+    card = winner.engine.card
     if winner.image is not None:
         if not winner.image or any(sign.isspace() for sign in winner.image):
             raise BadInput(

@@ -56,7 +56,8 @@ class StudyRecord:
         baselines = (one.configuration.fingerprint for one in trials if one.role is Role.BASELINE)
         launched = {one.configuration.fingerprint for one in trials}
         canonical = canonical_of(self.launches, launched, next(baselines, None))
-        disturbed, groups = self.disturbed_nodes, dict[str, list[Launch]]()
+        disturbed = self.disturbed_nodes
+        groups = dict[str, list[Launch]]()
         for launch in self.launches:
             if launch.result.node not in disturbed and launch.role in (roles or Role):
                 fingerprint = launch.fingerprint

@@ -88,7 +88,8 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
 
 def _nothing_feasible(study: StudyRecord) -> list[str]:
     """Return the command of the closest attempt, and the launches that are beyond a limit."""
-    parts, outcome = [], study.recommendation
+    parts = []
+    outcome = study.recommendation
     if (miss := outcome.nearest_miss) and not outcome.address:
         parts += ["Command of the closest attempt:", _command(miss)]
     valid = [launch for launch in study.launches if launch.result.metrics]
@@ -113,7 +114,8 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
     """Return the best configuration of an unfinished study, and the command that continues it."""
     parts: list[str | text.Facts] = ["No launch meets the limits so far."]
     for launch, value, count in best_per_engine(study)[:1]:
-        trial, over = launch.trial, ""
+        trial = launch.trial
+        over = ""
         own = [row for row in study.launches if row.role is Role.BASELINE]
         if trial.role is not Role.BASELINE and (base := average(study.values(own))):
             over = f", {readable.change(base, value)} against the baseline"
@@ -131,8 +133,10 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
 
 def _facts(study: StudyRecord) -> text.Facts:
     """List the summary cells: verdict, gain with both intervals, launches and their hours."""
-    outcome, metric = study.recommendation, study.spec.objective
-    choice, baseline = outcome.recommended, None if outcome.address else outcome.baseline
+    outcome = study.recommendation
+    metric = study.spec.objective
+    choice = outcome.recommended
+    baseline = None if outcome.address else outcome.baseline
     facts = {} if outcome.address else {"Verdict": outcome.qualified_verdict}
     if outcome.gain_percent is not None and choice and not outcome.address:
         facts["Gain over the baseline"] = readable.gain_in_words(metric, outcome.gain_percent)
@@ -153,7 +157,8 @@ def _facts(study: StudyRecord) -> text.Facts:
             other = f" from {known:,}" if known not in (None, longest) else ""
             facts["Longest request"] = f"{longest:,} tokens{other}"
         if row := outcome.workloads.get(goal.workload):
-            before, after = (baseline and row.baseline) or {}, row.recommended or {}
+            before = (baseline and row.baseline) or {}
+            after = row.recommended or {}
             for name in ("p99_ttft_ms", "p99_tpot_ms"):
                 if after.get(name) and name != goal.metric:
                     facts[text.title(name)] = _from(after[name], before.get(name) or None)
@@ -168,7 +173,8 @@ def _from(value: float, baseline: float | None) -> str:
 
 def predictions(study: StudyRecord) -> list[str]:
     """List prediction and measurement of each command of the study that is verified."""
-    outcome, verified = study.recommendation, study.spec.verifies
+    outcome = study.recommendation
+    verified = study.spec.verifies
     if not verified or not outcome.predictions:
         return []
     lines = [
@@ -196,12 +202,14 @@ def regressions(study: StudyRecord) -> list[str]:
 def comparison(study: StudyRecord) -> list[str]:
     """Tabulate baseline and recommendation: the objective over the workloads, then the metrics of
     each."""
-    outcome, spec = study.recommendation, study.spec
+    outcome = study.recommendation
+    spec = study.spec
     if not outcome.workloads or outcome.address:
         return []
     heading = readable.gain_heading(spec.objective)
     asked = (*SHOWN, *spec.goals, *(slo.metric for slo in spec.slos), *COSTS)
-    figures, parts = [], []
+    figures = []
+    parts = []
     for name, both in outcome.workloads.items():
         sides = both.baseline or {}, both.recommended or {}
         values = [side.get(spec.objective) for side in sides]
@@ -210,7 +218,8 @@ def comparison(study: StudyRecord) -> list[str]:
         for metric in dict.fromkeys(asked):
             pair = [side.get(metric) for side in sides]
             if pair != [None, None]:
-                title, change = text.title(metric), readable.change(*pair)
+                title = text.title(metric)
+                change = readable.change(*pair)
                 lines.append({"Metric": title, **_sides(pair), "Change": change})
         parts += [f"### {text.code(name)}", text.table(lines, " rrr")]
     goals = {choice.objective.workload for choice in study.choices.values()}
@@ -234,7 +243,8 @@ def _sides(values: Iterable[object]) -> dict[str, str]:
 
 def measured(study: StudyRecord) -> list[str]:
     """Tabulate the metrics of a server that somebody else runs, by workload."""
-    outcome, parts = study.recommendation, []
+    outcome = study.recommendation
+    parts = []
     for name, both in outcome.workloads.items() if outcome.address else ():
         metrics = both.recommended or {}
         rows = [
@@ -248,10 +258,12 @@ def measured(study: StudyRecord) -> list[str]:
 
 def matrix(study: StudyRecord) -> list[str]:
     """Tabulate the finalists by workload, with the best command of each; [] for one workload."""
-    outcome, spec = study.recommendation, study.spec
+    outcome = study.recommendation
+    spec = study.spec
     if len(spec.workloads) < 2 or not outcome.matrix:
         return []
-    rows, best = [], []
+    rows = []
+    best = []
     for row in outcome.matrix:
         name = f"{row.role}, {row.engine} {text.code(row.fingerprint)}"
         rows.append({"Configuration": f"{name}{study.mark(row.fingerprint)}"})
@@ -304,7 +316,8 @@ def front(study: StudyRecord) -> list[str]:
         "intervals if there are several. The recommendation depends only on the objective."
     ]
     chosen = outcome.recommended.fingerprint if outcome.recommended else ""
-    rows, commands = [], []
+    rows = []
+    commands = []
     for number, point in enumerate(outcome.front, 1):
         made = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
         name = f"{number} (recommended)" if point.fingerprint == chosen else str(number)
@@ -324,7 +337,8 @@ _EXTRA_METRICS = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_mill
 
 def curves(study: StudyRecord) -> list[str]:
     """Tabulate both curves over requests in flight, their crossing, and the invalid loads."""
-    outcome, curves = study.recommendation, study.recommendation.curves
+    outcome = study.recommendation
+    curves = study.recommendation.curves
     if not curves:
         return []
     workload = outcome.workloads.get(curves.workload)
@@ -372,9 +386,12 @@ def curves(study: StudyRecord) -> list[str]:
 
 def contributions(study: StudyRecord) -> list[str]:
     """Tabulate the gain of each setting of the winner."""
-    rows, metric = [], study.spec.objective
+    rows = []
+    metric = study.spec.objective
     for row in study.recommendation.contributions:
-        gain, source, odds = readable.gain(metric, row.gain_percent), row.measured_on, "–"
+        gain = readable.gain(metric, row.gain_percent)
+        source = row.measured_on
+        odds = "–"
         if row.needed_to == "start":
             gain = "needed to start"
         elif row.needed_to is not None:
@@ -417,7 +434,8 @@ def inert(study: StudyRecord) -> list[str]:
 
 def setup(study: StudyRecord) -> list[str]:
     """Tabulate model, hardware, engines, objective, load and budget, then the workloads."""
-    spec, outcome = study.spec, study.recommendation
+    spec = study.spec
+    outcome = study.recommendation
     excluded = {exclusion.engine for exclusion in outcome.excluded}
     launched = {launch.engine for launch in study.launches}
     engines = [
@@ -506,7 +524,8 @@ def _aim(spec: StudySpec) -> str:
 
 def hours(study: StudyRecord) -> list[str]:
     """State the study's cost, and each phase's share of the launches' seconds."""
-    cost, seconds = sentences.money(study.recommendation), Counter[str]()
+    cost = sentences.money(study.recommendation)
+    seconds = Counter[str]()
     if not cost:
         return []
     for launch in study.launches:
@@ -521,7 +540,8 @@ def hours(study: StudyRecord) -> list[str]:
 
 def limits(study: StudyRecord) -> list[str]:
     """List the limits of validity of the numbers."""
-    spec, outcome = study.spec, study.recommendation
+    spec = study.spec
+    outcome = study.recommendation
     points = []
     if outcome.origin is Evidence.REPLAYED:
         points.append(
@@ -569,9 +589,11 @@ def reproduction(study: StudyRecord) -> list[str]:
         return []
     home = study.folder.resolve().parent.parent
     uri = tracking_uri(home)
-    runs, block = "Every run in a browser:", text.block(ui_command(home), "bash")
+    runs = "Every run in a browser:"
+    block = text.block(ui_command(home), "bash")
     if is_server(uri):
-        runs, block = f"Every run is in MLflow at <{without_credentials(uri)}>.", ""
+        runs = f"Every run is in MLflow at <{without_credentials(uri)}>."
+        block = ""
     passed_through = chain.from_iterable(map(shlex.split, study.spec.engine_args.values()))
     again = command_line(study.spec, backend_of(study.spec).unused_options)
     again = redact.text(again, redact.secrets_in(list(passed_through), {}))

@@ -113,7 +113,8 @@ def tried(study: StudyRecord) -> Picture | None:
     """Draw every launch in its order, the best so far, the baseline, and the failures."""
     if not study.launches:
         return None
-    spec, looks = study.spec, _looks(study)
+    spec = study.spec
+    looks = _looks(study)
     shown, others = tables.with_figures(study.launches)
     points = [_tried(study, launch, looks[launch.engine]) for launch in shown]
     finals = [launch.number for launch in study.launches if launch.role is Role.FINAL]
@@ -146,7 +147,8 @@ def _tried(study: StudyRecord, launch: Launch, own: tuple[str, str]) -> Point:
     (look, shape), trial, failure = own, launch.trial, launch.result.failure
     value = study.value(launch)
     if value is None:
-        look, shape = "bad", "x"
+        look = "bad"
+        shape = "x"
         outcome = failure.summary if failure else launch.result.state.value
     else:
         outcome = readable.number(value)
@@ -177,7 +179,8 @@ def _best_launch(study: StudyRecord, points: Sequence[Point], others: Mapping[st
 
 def finals(study: StudyRecord) -> Picture | None:
     """Draw each valid launch of the finalists and the baseline, with means and intervals."""
-    names, points = [], []
+    names = []
+    points = []
     for row, (_, roles, group) in enumerate(tables.finalists(study)):
         role = roles.partition(" and ")[0]
         look = _SIDES[role][0] if role in _SIDES else "fourth"
@@ -245,7 +248,8 @@ def speed(study: StudyRecord) -> Picture | None:
 def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> list[Point]:
     """Return each configuration by the means of its launches, and each further load of a launch's
     curve."""
-    workload, points = study.spec.workloads[0], []
+    workload = study.spec.workloads[0]
+    points = []
     roles = {choice.fingerprint: role for role, choice in study.choices.items()}
     for group in study.by_configuration().values():
         speeds = [
@@ -306,7 +310,8 @@ def _curve(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
 def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
     """Return tokens per second of a user and of a GPU; None if one is unknown."""
     derived = Rent(launch.result.gpus).derived(metrics)
-    per_user, per_gpu = derived.get(PER_USER), derived.get(PER_GPU)
+    per_user = derived.get(PER_USER)
+    per_gpu = derived.get(PER_GPU)
     return (per_user, per_gpu) if per_user and per_gpu and not launch.result.failure else None
 
 
@@ -321,7 +326,9 @@ def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def contributions(study: StudyRecord) -> Picture | None:
     """Draw the gain of each setting, with its interval."""
-    rows, points, metric = study.recommendation.contributions, [], study.spec.objective
+    rows = study.recommendation.contributions
+    points = []
+    metric = study.spec.objective
     for place, row in enumerate(rows):
         change = f"{row.knob}, {text.scalar(row.from_)} → {text.scalar(row.to)}"
         if row.gain_percent is None:
@@ -330,7 +337,8 @@ def contributions(study: StudyRecord) -> Picture | None:
         odds = "" if row.odds is None else f", odds of more than 0.5 %: {100 * row.odds:.0f} %"
         within = f"95 % interval {readable.gains(metric, row.ci95)}"
         tooltip = f"{change}: {readable.gain(metric, row.gain_percent)}, {within}{odds}"
-        x, ends = readable.changed(metric, row.gain_percent), readable.changes(metric, row.ci95)
+        x = readable.changed(metric, row.gain_percent)
+        ends = readable.changes(metric, row.ci95)
         points.append(Point(tooltip, "chosen", x or 0.0, place, "D", ends, across=True))
     if not points:
         return None
@@ -340,14 +348,16 @@ def contributions(study: StudyRecord) -> Picture | None:
     keys = {("chosen", "D"): "gain, with its 95 % interval"}
     if any(point.look == "bad" for point in points):
         keys["bad", "x"] = "does not start without it"
-    question, height = "What does each setting add?", 100 + 38 * len(rows)
+    question = "What does each setting add?"
+    height = 100 + 38 * len(rows)
     return Picture("contributions", question, "", [panel], keys, height)
 
 
 def curves(study: StudyRecord) -> Picture | None:
     """Draw throughput and latencies over the load, a line per launch of baseline and recommended
     configuration."""
-    workload, slos = study.spec.workloads[0], study.spec.slos
+    workload = study.spec.workloads[0]
+    slos = study.spec.slos
     rows = []
     for side, choice in reversed(study.choices.items()):
         for group in study.by_configuration().values():
@@ -360,9 +370,12 @@ def curves(study: StudyRecord) -> Picture | None:
     if not metrics:
         return None
     concurrent = any("concurrency" in point for point in loads)
-    over, panels = "requests in flight" if concurrent else "requests per second", []
+    over = "requests in flight" if concurrent else "requests per second"
+    panels = []
     for metric in metrics:
-        points, lines, title = [], [], text.title(metric)
+        points = []
+        lines = []
+        title = text.title(metric)
         for side, launch, curve in rows:
             look, shape = _SIDES[side]
             values = [(load, row[metric]) for load, row in curve if row.get(metric) is not None]

@@ -18,7 +18,8 @@ from autotune.tuner.study.recommendation import Verdict
 from . import StudyRecord, outcome, pictures, tables, text
 from .pictures import Part, Picture
 
-_STYLE, _SCRIPT = beside(__file__, "page.css"), beside(__file__, "page.js")
+_STYLE = beside(__file__, "page.css")
+_SCRIPT = beside(__file__, "page.js")
 _TYPED = '<pre><code class="language-bash">'
 _OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
 """No line break at the hyphens of an option."""
@@ -51,7 +52,8 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
 
 
 def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[str]:
-    parser, folded = MarkdownIt("commonmark", {"html": False}).enable("table"), False
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    folded = False
     for part in parts:
         if isinstance(part, str) and part.startswith("## "):
             yield "</details>" if folded else ""

@@ -54,7 +54,9 @@ def paragraphs(outcome: Recommendation) -> list[str]:
 def brief(outcome: Recommendation) -> list[str]:
     """Return the conclusion for a terminal: verdict with gain, its cost, and the remaining
     potential."""
-    choice, cost, costs = outcome.recommended, outcome.study_cost, []
+    choice = outcome.recommended
+    cost = outcome.study_cost
+    costs = []
     first, *rest = _verdict(outcome) or (_sentence(outcome), *_way_on(outcome))
     costs += [*_trade_offs(outcome), *_slower(outcome)]
     if not outcome.address:
@@ -84,7 +86,9 @@ def brief(outcome: Recommendation) -> list[str]:
 def _verdict(outcome: Recommendation) -> list[str]:
     """Return the verdict on another command than the baseline with its gain, and how to measure a
     prediction; [] for other outcomes."""
-    choice, baseline, verdict = outcome.recommended, outcome.baseline, outcome.qualified_verdict
+    choice = outcome.recommended
+    baseline = outcome.baseline
+    verdict = outcome.qualified_verdict
     if not choice or not baseline or choice.fingerprint == baseline.fingerprint:
         return []
     metric, (name, unit) = choice.objective.metric, title_of(choice.objective.metric)
@@ -126,7 +130,8 @@ def regression(one: Regression, outcome: Recommendation) -> list[str]:
         change = f"does not run: {row.failure}" if row.failure else "no valid launch"
         if row.change_percent is not None:
             change = readable.gain_within(metric, row.change_percent, row.change_ci95)
-        now, earlier = getattr(outcome, row.role), ""
+        now = getattr(outcome, row.role)
+        earlier = ""
         if row.fingerprint and now and now.fingerprint != row.fingerprint:
             earlier = ", an earlier one"
         lines.append(f"{WHO[row.role]}{earlier}: {change}, {text.launches(row.launches)}")
@@ -163,7 +168,8 @@ def promises(outcome: Recommendation) -> list[str]:
     choice = outcome.recommended
     if not choice:
         return []
-    lines, longest = [], served(choice)
+    lines = []
+    longest = served(choice)
     if longest:
         known = outcome.baseline.longest_request_tokens if outcome.baseline else None
         against = f", the baseline's {known:,}" if known is not None else ""
@@ -201,7 +207,8 @@ def promised_values(outcome: Recommendation) -> list[str]:
     """Compare what the recommended command gives its users with the baseline, value by value: a
     sentence or two."""
     given_up = {one.knob for one in outcome.gives_up or ()}
-    changed, same = [], []
+    changed = []
+    same = []
     for one in outcome.promised:
         if one.knob in given_up:
             continue
@@ -234,7 +241,8 @@ def _slower(outcome: Recommendation) -> list[str]:
     slower = []
     for workload, row in outcome.workloads.items():
         for name in ("p99_ttft_ms", "p99_tpot_ms"):
-            old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
+            old = (row.baseline or {}).get(name)
+            new = (row.recommended or {}).get(name)
             if old and new and new / old > _WORSE:
                 times = f"{new / old:.1f} times the baseline's {readable.number(old)}"
                 slower.append(f"{text.title(name)} {readable.number(new)} on {workload}, {times}")
@@ -302,7 +310,8 @@ def remaining(outcome: Recommendation) -> str:
 
 def _answers(outcome: Recommendation) -> str:
     """Summarise the check of answers; empty without a check."""
-    check, worse = outcome.accuracy, outcome.failures.get(FailureKind.ACCURACY.value, 0)
+    check = outcome.accuracy
+    worse = outcome.failures.get(FailureKind.ACCURACY.value, 0)
     if not check or not outcome.recommended:
         return ""
     kinds = {"builtin": "agreement with the baseline", "tasks": "right answers", "command": "score"}
@@ -362,11 +371,13 @@ def _speculation(outcome: Recommendation) -> str:
 
 def _measured(outcome: Recommendation) -> str:
     """Describe the measurement of a server that somebody else runs, with its interval."""
-    choice, miss = outcome.recommended, outcome.nearest_miss
+    choice = outcome.recommended
+    miss = outcome.nearest_miss
     if not choice:
         missed = f" {_missed(outcome, miss)}" if miss else ""
         return f"{outcome.address} does not meet the limits.{missed}"
-    goal, label = choice.objective, outcome.label
+    goal = choice.objective
+    label = outcome.label
     if outcome.origin is Evidence.MEASURED:
         label = "Measured"
     interval = f"95 % interval {readable.interval(goal.ci95)}" if goal.ci95 else "no interval"
@@ -392,11 +403,13 @@ def _sentence(outcome: Recommendation) -> str:
     if outcome.address:
         return _measured(outcome)
     where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({outcome.label})"
-    choice, baseline = outcome.recommended, outcome.baseline
+    choice = outcome.recommended
+    baseline = outcome.baseline
     if not choice:
         missed = f" {_missed(outcome, outcome.nearest_miss)}" if outcome.nearest_miss else ""
         return f"No configuration is feasible {where}: there is no command to recommend.{missed}"
-    goal, value = choice.objective, _value(outcome, choice.objective, _of_objective(outcome))
+    goal = choice.objective
+    value = _value(outcome, choice.objective, _of_objective(outcome))
     figure = f"{choice.engine} {choice.engine_version} reaches {value} {where}"
     if goal.interval90_on_a_node:
         figure += f", {on_a_node(goal)} on a real node (90 %)"
@@ -450,9 +463,11 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
     fixed = miss.load is not None or how_fixed(workload) or outcome.origin is Evidence.REPLAYED
     if fixed or not searchable:
         return sentence
-    limits, option = "these limits" if len(miss.broken) > 1 else "this limit", ""
+    limits = "these limits" if len(miss.broken) > 1 else "this limit"
+    option = ""
     if VIOLATIONS in broken:
-        limits, option = f"the limits for {100 - broken[VIOLATIONS]:g} % of them", " with --slo"
+        limits = f"the limits for {100 - broken[VIOLATIONS]:g} % of them"
+        option = " with --slo"
     subject = "it does not meet" if outcome.address else "no configuration meets"
     return (
         f"{sentence} With {workload.points[0].prompts:,} requests at once, {subject} {limits}; "
@@ -461,7 +476,8 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
 
 
 def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | None = None) -> str:
-    figure, load = text.measure(objective.metric, objective.value), carried(metrics or {})
+    figure = text.measure(objective.metric, objective.value)
+    load = carried(metrics or {})
     if load and objective.metric.startswith("capacity_"):
         figure += f" {load}"
     weighted = "" if objective.workload in outcome.workloads else " (weighted geometric mean)"
@@ -470,7 +486,8 @@ def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | Non
 
 def gain(outcome: Recommendation) -> str:
     """Return the gain with its intervals, and the verdict, in a sentence or two."""
-    choice, baseline = outcome.recommended, outcome.baseline
+    choice = outcome.recommended
+    baseline = outcome.baseline
     if outcome.address:
         return ""
     if not choice or not baseline:
@@ -478,7 +495,8 @@ def gain(outcome: Recommendation) -> str:
         return f"Verdict: {outcome.verdict.value}{unopposed}."
     if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
         return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
-    metric, interval = choice.objective.metric, "no interval"
+    metric = choice.objective.metric
+    interval = "no interval"
     if outcome.gain_ci95:
         interval = f"95 % interval {readable.gains(metric, outcome.gain_ci95)}"
     repeats = (text.launches(one.objective.repeats) for one in (choice, baseline))
@@ -522,8 +540,10 @@ def prompts(outcome: Recommendation) -> str:
     sentence = (
         f"The finals used prompts that the search {used}{f' ({row.sent})' if row.sent else ''}"
     )
-    gained, expected = outcome.gain_percent, outcome.search_gain_percent
-    within, metric = outcome.search_gain_ci95, outcome.recommended.objective.metric
+    gained = outcome.gain_percent
+    expected = outcome.search_gain_percent
+    within = outcome.search_gain_ci95
+    metric = outcome.recommended.objective.metric
     if expected is None or gained is None or not within:
         return f"{sentence}."
     estimate = f"{readable.gain(metric, expected)} (95 % interval {readable.gains(metric, within)})"
@@ -544,8 +564,10 @@ def short_load(outcome: Recommendation) -> str:
 
 def _few_good(outcome: Recommendation) -> str:
     """Warn if the objective is goodput and almost no request is good; empty otherwise."""
-    choice, metrics = outcome.recommended, _of_objective(outcome)
-    good, done = metrics.get(GOODPUT), metrics.get("request_throughput")
+    choice = outcome.recommended
+    metrics = _of_objective(outcome)
+    good = metrics.get(GOODPUT)
+    done = metrics.get("request_throughput")
     if not choice or choice.objective.metric != GOODPUT or good is None or not done:
         return ""
     if good / done >= _FEW_GOOD:
@@ -612,11 +634,13 @@ def trade_off(outcome: Recommendation) -> str:
     row = next((row for row in outcome.matrix if row.role == "recommended"), None)
     if not row or len(row.workloads) < 2:
         return ""
-    best, lost = [], []
+    best = []
+    lost = []
     for name, cell in row.workloads.items():
         if cell.best:
             best.append(name)
-        gain, within = cell.gain_percent, cell.ci95
+        gain = cell.gain_percent
+        within = cell.ci95
         if gain is not None and gain < 0 and (not within or within[1] < 0):
             change = abs(readable.changed(row.objective.metric, gain) or 0)
             lost.append(f"loses {change:.0f} % on {name}")

@@ -88,9 +88,12 @@ def resolutions(study: StudyRecord) -> list[str]:
     each."""
     lines = []
     for row in study.recommendation.resolutions:
-        launches, repeats, twin = "launch", "it is a repeat", ""
+        launches = "launch"
+        repeats = "it is a repeat"
+        twin = ""
         if len(row.launches) > 1:
-            launches, repeats = "launches", "they are repeats"
+            launches = "launches"
+            repeats = "they are repeats"
         numbers = ", ".join(map(str, row.launches[:8]))
         if len(row.launches) > 8:
             numbers += " …"
@@ -106,13 +109,15 @@ def resolutions(study: StudyRecord) -> list[str]:
 
 def launches(study: StudyRecord) -> list[str]:
     """Tabulate every launch in order, by the knobs that differ from its engine's reference."""
-    spec, usual = study.spec, references(study.launches)
+    spec = study.spec
+    usual = references(study.launches)
     better = max if maximises(spec.objective) else min
     best = better(study.values(study.launches), default=0.0)
     rows = []
     varied: dict[str, set[str]] = {engine: set() for engine in usual}
     for launch in study.launches:
-        made, result = launch.trial.configuration, launch.result
+        made = launch.trial.configuration
+        result = launch.result
         changed = differing(launch, usual)
         varied[made.engine] |= changed.keys()
         is_reference = made == usual[made.engine].trial.configuration
@@ -191,7 +196,8 @@ def failures(study: StudyRecord) -> list[str]:
             groups.setdefault(key, []).append((name, failure))
     parts = []
     for (kind, _), group in sorted(groups.items(), key=lambda item: item[0]):
-        names, first = text.escape(", ".join(name for name, _ in group)), group[0][1]
+        names = text.escape(", ".join(name for name, _ in group))
+        first = group[0][1]
         parts += [f"### {kind}", f"{text.escape(redact.text(first.message))} Launches: {names}."]
         if first.log_excerpt:
             parts.append(text.block(redact.text(first.log_excerpt)))
@@ -293,7 +299,8 @@ def differing(launch: Launch, references: Mapping[str, Launch]) -> dict[str, Sca
 def capacities(study: StudyRecord) -> list[str]:
     """Tabulate the loads tried on the last launch (of the finals, if any) of the recommended
     command and baseline."""
-    spec, parts = study.spec, []
+    spec = study.spec
+    parts = []
     if spec.load.fixed:
         return []
     shown = ["steady_total_token_throughput", *dict.fromkeys(slo.metric for slo in spec.slos)]
@@ -340,10 +347,13 @@ _ANSWERS = {
 def answers(study: StudyRecord) -> list[str]:
     """Tabulate the launches with checked answers, with reasons and examples of failures."""
     baseline = study.choices.get("baseline")
-    rows, notes, parts = list[dict[str, str]](), dict[str, None](), list[str]()
+    rows = list[dict[str, str]]()
+    notes = dict[str, None]()
+    parts = list[str]()
     kinds = []
     for launch in study.launches:
-        trial, check = launch.trial, launch.result.accuracy
+        trial = launch.trial
+        check = launch.result.accuracy
         if not check:
             continue
         kinds.append(check.kind)

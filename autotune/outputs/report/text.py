@@ -91,7 +91,8 @@ def command(text: str, width: int) -> str:
 def _broken(line: str, width: int) -> str:
     if line.startswith("#"):
         return line
-    indent, units = line[: len(line) - len(line.lstrip())], list[str]()
+    indent = line[: len(line) - len(line.lstrip())]
+    units = list[str]()
     for word in _WORD.findall(line):
         if (
             units

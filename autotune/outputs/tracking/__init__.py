@@ -57,7 +57,8 @@ class SyncState(BaseModel):
         except (OSError, ValueError):
             folder.mkdir(parents=True, exist_ok=True)
             # The id comes from the question and when that was written, to the nanosecond.
-            question, study_id = folder / "study.yaml", uuid.uuid4()
+            question = folder / "study.yaml"
+            study_id = uuid.uuid4()
             with suppress(OSError):
                 content = question.read_text(encoding="utf-8", errors="replace")
                 begun = f"{question.stat().st_mtime_ns} {content}"
@@ -89,9 +90,12 @@ class Tracker:
     """
 
     def __init__(self, home: Path, spec: StudySpec, note: Notify = silent) -> None:
-        self.home, self._spec, self._note = home.resolve(), spec, note
+        self.home = home.resolve()
+        self._spec = spec
+        self._note = note
         self._uri = tracking_uri(self.home)
-        self._place, self._runs_at = without_credentials(self._uri), runs_address(home)
+        self._place = without_credentials(self._uri)
+        self._runs_at = runs_address(home)
         self._folder = self.home / "studies" / spec.study
         self._sync_state = SyncState.load(self._folder)
         self._runs = StudyRuns(self._uri, self.home, spec, self._sync_state.study_id)
@@ -135,7 +139,8 @@ class Tracker:
         Reads MLflow's runs anew, so that missing ones are added and duplicates deleted, also after
         an outage.
         """
-        was_down, self._down = self._down, False
+        was_down = self._down
+        self._down = False
         self._outcome = (recommendation, folder)
         self._runs.disconnect()
         self._send()
@@ -143,7 +148,8 @@ class Tracker:
             self._note(f"MLflow at {self._place} answers again; the study was sent")
 
     def _send(self) -> None:
-        runs, launches = self._runs, list(self._launches.values())
+        runs = self._runs
+        launches = list(self._launches.values())
         try:
             runs.keep_only(self._launches)
             refused = self._record(launches)
@@ -185,7 +191,8 @@ class Tracker:
             except Exception as error:
                 if not is_refusal(error):
                     raise
-                refused, why = True, reason(error, self._uri)
+                refused = True
+                why = reason(error, self._uri)
                 self._say_once(f"MLflow does not take launch {launch.number}: {why}")
         return refused
 

@@ -92,7 +92,8 @@ def launch_points(
     result = launch.result
     scores = scores_of(spec, result)
     metrics: Json = dict.fromkeys((OBJECTIVE, spec.objective), scores.value)
-    mine, base = scores.score, scores_of(spec, baseline.result).score if baseline else None
+    mine = scores.score
+    base = scores_of(spec, baseline.result).score if baseline else None
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
     for workload, values in result.metrics.items():
@@ -130,7 +131,8 @@ def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
 def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
     """Return a launch's tags; ``verdict`` if it violates a limit, else `StudyRuns.finish` adds it
     at the end."""
-    trial, result = launch.trial, launch.result
+    trial = launch.trial
+    result = launch.result
     command = redact.argv(trial.command.words)
     settings = {} if trial.command.container else redact.env(trial.command.env)
     tags = {
@@ -287,7 +289,8 @@ def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str
     views (menu *Views* above the list; https://mlflow.org/releases/3.15.0): a tag of the experiment
     each, with filter, order and columns.
     """
-    goal, metric = goal_of(spec), f"metrics.`{spec.objective}`"
+    goal = goal_of(spec)
+    metric = f"metrics.`{spec.objective}`"
     view_id, link = view_of(spec, experiment_id)
     latencies = (f"{spec.workloads[0]}.{name}" for name in ("mean_ttft_ms", "mean_tpot_ms"))
     columns = [

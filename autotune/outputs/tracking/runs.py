@@ -119,7 +119,10 @@ class StudyRuns:
     """
 
     def __init__(self, uri: str, home: Path, spec: StudySpec, study_id: str) -> None:
-        self._uri, self._home, self._spec, self._study_id = uri, home, spec, study_id
+        self._uri = uri
+        self._home = home
+        self._spec = spec
+        self._study_id = study_id
         self._folder = home / "studies" / spec.study
         self.without_files = ""
         """Reason why a file could not be stored; empty if all were stored."""
@@ -154,7 +157,8 @@ class StudyRuns:
             child = None
         if child and child.info.status != "RUNNING":
             return
-        trial, result = launch.trial, launch.result
+        trial = launch.trial
+        result = launch.result
         start, end = content.span_ms(result.began_s, result.seconds)
         if not child:
             tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
@@ -196,7 +200,8 @@ class StudyRuns:
         """Write the outcome to the parent run: figures, verdict, nodes, and the files of the
         study's folder."""
         nodes = dict.fromkeys(launch.result.node for launch in launches if launch.result.node)
-        run_id, now_ms = self._parent.info.run_id, int(time.time() * 1000)
+        run_id = self._parent.info.run_id
+        now_ms = int(time.time() * 1000)
         logged = self._client.get_run(run_id).data.metrics
         # Only what differs, so that finishing twice leaves one point.
         points = [
@@ -236,7 +241,8 @@ class StudyRuns:
 
     def disconnect(self) -> None:
         """Close connections and clear the cache."""
-        self._shown, self.without_files = 0, ""
+        self._shown = 0
+        self.without_files = ""
         client = self.__dict__.pop("_client", None)
         for name in ("_experiment", "_parent", "_children"):
             self.__dict__.pop(name, None)
@@ -369,7 +375,8 @@ class StudyRuns:
         for name, value in params.items():
             text = "engine decides" if value is None else redact.text(str(value))
             texts[content.metric_name(name)] = text[: content.TEXT_LENGTH]
-        rows, values = list(metrics.values()), [Param(*item) for item in texts.items()]
+        rows = list(metrics.values())
+        values = [Param(*item) for item in texts.items()]
         for start in range(0, max(len(values), len(rows)), _BATCH):
             part = slice(start, start + _BATCH)
             self._client.log_batch(run_id, metrics=rows[part], params=values[part])

@@ -82,7 +82,8 @@ class Context(NamedTuple):
 def contexts() -> tuple[Context, ...]:
     """Return all contexts: those sent alone first, then those under load."""
     prompts = yaml.safe_load(beside(__file__, "prompts.yaml"))
-    short, long = list(_short(prompts["texts"])), list(_long(prompts["ledger"]))
+    short = list(_short(prompts["texts"]))
+    long = list(_long(prompts["ledger"]))
     few_short = short[3 :: len(short) // ALONE_SHORT]
     few_long = long[:: NEEDLES // ALONE_LONG]
     return (
@@ -110,7 +111,8 @@ def _entry(number: int, ledger: Mapping[str, Sequence[str]]) -> tuple[str, str]:
         ledger[key][number * step % len(ledger[key])]
         for key, step in (("places", 5), ("people", 3), ("work", 1))
     )
-    level, hour = 11 + number * 7 % 83, f"{number * 11 % 24:02d}:{number * 17 % 60:02d}"
+    level = 11 + number * 7 % 83
+    hour = f"{number * 11 % 24:02d}:{number * 17 % 60:02d}"
     line = f"Entry {number:04d}. At {hour} {person} {work} at the {place}; level {level} cm.\n"
     question = f"\nQuestion: what does entry {number:04d} say, word for word?\nAnswer: Entry {number:04d}. At"
     return line, question
@@ -197,12 +199,15 @@ def compare(
     the contexts'."""
     agreement = Agreement(logprobs=logprobs)
     for name, group in groups.items():
-        mine, theirs = reference.get(name), other.get(name)
+        mine = reference.get(name)
+        theirs = other.get(name)
         if mine is None or theirs is None or not mine.tokens:
             continue
         tokens, others, known = _in_one_form(mine, theirs, logprobs)
         agreement.logprobs &= known
-        loss, position, rows = 0.0, 0, agreement.divergences.setdefault(group, [])
+        loss = 0.0
+        position = 0
+        rows = agreement.divergences.setdefault(group, [])
         for position, own in enumerate(tokens):
             token = others[position] if position < len(others) else None
             if token is None or token.text != own.text:

@@ -133,7 +133,8 @@ def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
     """Run a program under a watchdog, which ends all its processes: its exit code, standard output
     and error."""
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        out, err = Path(folder, "out"), Path(folder, "err")
+        out = Path(folder, "out")
+        err = Path(folder, "err")
         marker = uuid.uuid4().hex
         request = Request(
             argv=[shutil.which(words[0]) or words[0], *words[1:]],
@@ -387,7 +388,8 @@ def read_tasks(path: Path) -> list[Task]:
 def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> Interval:
     """Return the 95 % interval of the difference of two scores of the same items, in points."""
     pairs = list(zip(before, after, strict=True))
-    lost, won = pairs.count((True, False)) + 0.5, pairs.count((False, True)) + 0.5
+    lost = pairs.count((True, False)) + 0.5
+    won = pairs.count((False, True)) + 0.5
     count = len(before) + 2
     middle = (won - lost) / count
     half = _NORMAL_95 * math.sqrt(lost + won - (won - lost) ** 2 / count) / count
@@ -427,9 +429,11 @@ class TaskFile:
         if before["sha256"] != self.sha256 or len(before["marks"]) != len(self.tasks):
             raise BadInput("the earlier answers belong to other tasks: the task file has changed")
         low, high = paired_difference(before["marks"], mine["marks"])
-        own, result = self.alone(before), self.alone(mine)
+        own = self.alone(before)
+        result = self.alone(mine)
         assert own.score is not None
-        reasons, examples = list[str](), list[Example]()
+        reasons = list[str]()
+        examples = list[Example]()
         if high < WORST_DROP:
             reasons.append(
                 f"{result.score:.1f} % of {len(self.tasks)} answers are right, the baseline's {own.score:.1f} % "
@@ -458,7 +462,8 @@ class ScoreCommand:
         return {"kind": self.kind, "score": score, "error": error}
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
-        score, error = evidence["score"], evidence["error"]
+        score = evidence["score"]
+        error = evidence["error"]
         ci95 = None if error is None else (score - 1.96 * error, score + 1.96 * error)
         return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
 
@@ -468,7 +473,8 @@ class ScoreCommand:
         With standard errors the interval of the difference must lie below the threshold; without,
         the difference.
         """
-        own, result = self.alone(baselines[0]), self.alone(mine)
+        own = self.alone(baselines[0])
+        result = self.alone(mine)
         assert own.score is not None
         assert result.score is not None
         threshold = own.score + WORST_DROP * (0.01 if own.score <= 1 else 1.0)
@@ -547,7 +553,8 @@ class Gate(NamedTuple):
     def judge(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
         """Return a launch with the result of the check, failed if the baseline's launches answer
         better."""
-        result, check = launch.result, check_of_study(self.spec)
+        result = launch.result
+        check = check_of_study(self.spec)
         if check is None:
             return launch
         evidence = dict(result.answers)

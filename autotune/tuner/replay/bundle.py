@@ -34,7 +34,9 @@ from ..study.results import RESULTS, parse_rows
 from ..study.spec import StudySpec
 from ..trial import Launch
 
-STUDY, CANDIDATES, RECOMMENDATION = "study.yaml", "candidates.json", "recommendation.json"
+STUDY = "study.yaml"
+CANDIDATES = "candidates.json"
+RECOMMENDATION = "recommendation.json"
 SCHEMA = 1
 """Version of the members and the manifest; this version cannot read larger ones."""
 MANIFEST = "manifest.json"
@@ -125,7 +127,8 @@ class Bundle:
         """Report in a sentence whether a replay agrees with the study."""
         if self.recommendation is None:
             return f"study {self.spec.study} had not ended when it was bundled"
-        now, then = outcome.recommended, self.recommendation.recommended
+        now = outcome.recommended
+        then = self.recommendation.recommended
         identity = attrgetter("fingerprint", "argv", "env")
         if (now and identity(now)) == (then and identity(then)):
             return f"the recommendation is the same as in study {self.spec.study}"

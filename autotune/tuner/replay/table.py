@@ -32,7 +32,9 @@ from ..study.results import RESULTS, parse_rows
 from ..trial import Launch
 from .bundle import ZIP_BEGINNING, unpack
 
-ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"
+ENGINE = "engine"
+VERSION = "engine_version"
+FAILURE = "failure"
 
 UNKNOWN = "unknown"
 """Engine version of a row without one."""
@@ -226,7 +228,8 @@ class TableReader:
     engines."""
 
     def __init__(self, path: Path, library: Library) -> None:
-        self.path, self.library = path, library
+        self.path = path
+        self.library = library
         self._failures: dict[tuple[str, str], Failure] = {}
 
     def refuse(self, problem: str, line: int | None = None) -> MalformedFile:
@@ -328,7 +331,9 @@ def read_csv(reader: TableReader, text: str) -> Table:
 
 def _parsed(reader: TableReader, text: str) -> tuple[list[str], list[int], list[list[str]]]:
     """Split into the header, and the line numbers and cells of all non-empty rows."""
-    lines, body, line = [], [], 1
+    lines = []
+    body = []
+    line = 1
     parser = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] = []
     try:
@@ -451,7 +456,8 @@ def read_rows(reader: TableReader, text: str) -> Table:
 
 
 def _row(reader: TableReader, line: int, launch: Launch) -> Row:
-    trial, result = launch.trial, launch.result
+    trial = launch.trial
+    result = launch.result
     knobs: dict[str, Scalar] = {}
     for name, value in trial.configuration.knobs.items():
         if isinstance(value, float) and not math.isfinite(value):

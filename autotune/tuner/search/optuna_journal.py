@@ -108,7 +108,8 @@ class Journal:
         # Name the objective for optuna-dashboard, whose own function for that is not installed.
         study_id = storage.get_study_id_from_name(spec.study)
         storage.set_study_system_attr(study_id, "dashboard:objective_names", [spec.objective])
-        self._storage, self._id = storage, study_id
+        self._storage = storage
+        self._id = study_id
         self._begun: Counter[str] = Counter()
 
     def add(self, launch: Launch | None) -> None:
@@ -170,11 +171,14 @@ class Journal:
         scores = objective.scores_of(self._spec, launch.result)
         if scores.second_value is not None:
             trial.set_user_attr(self._spec.goals[-1], scores.second_value)
-        state, constraints = TrialState.FAIL, dict[str, float]()
+        state = TrialState.FAIL
+        constraints = dict[str, float]()
         if launch.result.broke:
-            state, constraints = TrialState.PRUNED, {STARTS: 1.0}
+            state = TrialState.PRUNED
+            constraints = {STARTS: 1.0}
         elif scores.value is not None:
-            state, constraints = TrialState.COMPLETE, {**scores.violations}
+            state = TrialState.COMPLETE
+            constraints = {**scores.violations}
         for name, violation in constraints.items():
             trial.set_constraint(name, violation)
         value = scores.value if state is TrialState.COMPLETE else None

@@ -82,7 +82,8 @@ def screen_of(
     """Judge the measured launches among `screened`, with random weights, by those of the same
     candidates with real ones."""
     entries, screened = ([e for e in rows if e.measured] for rows in (entries, screened))
-    full, random_weights = by_position(entries), by_position(screened)
+    full = by_position(entries)
+    random_weights = by_position(screened)
     both = [p for p in random_weights if p in full]
     # The second start of a command finds its kernels compiled: one with random weights is shorter
     # for that as well.
@@ -264,7 +265,8 @@ class Screening:
     ) -> tuple[Role, int] | None:
         """Return role and candidate of a launch for comparison: the control, or the `best` with its
         own weights."""
-        base, full = self.candidates.baseline, self._full
+        base = self.candidates.baseline
+        full = self._full
         random_weights = {e.position: e for e in self.screened}
         # The failure may come from the random weights: try the real ones.
         for position, entry in random_weights.items():

@@ -90,7 +90,8 @@ def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
         match = _WEIGHT.match(rest)
         if match is None:
             raise BadInput(f"--weights {text!r}: {rest!r} has no weight; {_FORM}")
-        name, weight = match["workload"], math.nan
+        name = match["workload"]
+        weight = math.nan
         with suppress(ValueError):
             weight = float(match["weight"])
         if name not in workloads:

@@ -171,11 +171,13 @@ class Home:
         it.
         """
         numbers = [launch.number for launch in self.launches(spec.study)]
-        made, folder = max(numbers, default=-1) + 1, self.study_folder(spec.study)
+        made = max(numbers, default=-1) + 1
+        folder = self.study_folder(spec.study)
         if launches < made + least:
             why = f"study {spec.study!r} has {made} launches, and new finals take {least}"
             raise BadInput(f"--launches {launches}: {why}; give at least {made + least}")
-        lock, ended = Lock(folder), folder / "recommendation.json"
+        lock = Lock(folder)
+        ended = folder / "recommendation.json"
         try:
             spec = spec.with_fields(launches=launches, finals_from=made)
             write_atomically(folder / "study.yaml", spec.to_yaml())

@@ -86,7 +86,8 @@ def workload_of(
     of a file, or prompts that are drawn anew. Finals of a smaller budget are launches of the search
     now.
     """
-    final, given = role is Role.FINAL, spec.final_workload if name == spec.workloads[0] else None
+    final = role is Role.FINAL
+    given = spec.final_workload if name == spec.workloads[0] else None
     workload = load_workload(given if final and given else name, library)
     halved = spec.divided and not given and workload.limited
     half = workload.half(2 if final else 1) if halved else None
@@ -166,7 +167,8 @@ def with_loads(
 def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudySpec:
     """Return a study whose finals send other prompts than its search, with notes on the method or
     the obstacle."""
-    notes, divided = [], False
+    notes = []
+    divided = False
     if given is not None:
         if spec.weights or spec.pareto:
             raise BadInput(

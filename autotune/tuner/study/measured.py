@@ -74,14 +74,18 @@ def study_rows(
 def _rows_of_launch(
     launch: Launch, spec: StudySpec, library: Library, path: Path
 ) -> Iterator[MeasuredRow | LeftOut]:
-    trial, failed = launch.trial, launch.result.failure
+    trial = launch.trial
+    failed = launch.result.failure
     stem = f"{spec.study}/{trial.number:04d}"
     if reason := _unusable(launch):
         yield LeftOut(stem, spec.study, reason)
         return
-    first, measured, failure = trial.workloads[0], launch.result.metrics, None
+    first = trial.workloads[0]
+    measured = launch.result.metrics
+    failure = None
     if failed is not None:
-        measured, failure = {first: {}}, f"{failed.kind.value}: {failed.message}"
+        measured = {first: {}}
+        failure = f"{failed.kind.value}: {failed.message}"
     for name, metrics in measured.items():
         label = stem if name == first else f"{stem} {name}"
         if metrics.get("client_bound"):

@@ -30,7 +30,8 @@ from ..trial import Launch, Role, Trial, TrialResult
 
 RESULTS = "results.jsonl"
 
-_TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
+_TRIAL = TypeAdapter(Trial)
+_RESULT = TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """Errors of a file lock held by another process (flock(2); fcntl(2) on network file systems)."""
 _OPTIONAL = ("servers", "bound_node", "ladder", "retry")
@@ -87,7 +88,8 @@ def parse_rows(path: Path, content: bytes) -> Rows:
     """Parse a `results.jsonl`; its only reader. Raises `MalformedFile` for a bad line before
     another row."""
     lines = content.rstrip().split(b"\n") if content.strip() else []
-    launches, size = list[Launch](), 0
+    launches = list[Launch]()
+    size = 0
     for number, line in enumerate(lines, start=1):
         try:
             launches.append(launch_of(json.loads(line, parse_int=_whole)))
@@ -151,7 +153,9 @@ class Results:
     def __init__(self, path: Path) -> None:
         content = path.read_bytes() if path.exists() else b""
         rows = parse_rows(path, content)
-        self._path, self._size, self.launches = path, rows.size, rows.launches
+        self._path = path
+        self._size = rows.size
+        self.launches = rows.launches
         if rows.size != len(content):
             # Cut off what follows the launches, and end the last of them with a line break.
             kept = content[: rows.size]

@@ -319,12 +319,14 @@ def most_at_once(executor: str) -> int | None:
     return int(count) if colon else None
 
 
-_SHARE, _ALONE = "gpus ", " alone"
+_SHARE = "gpus "
+_ALONE = " alone"
 
 
 def share_name(gpus: Sequence[int]) -> str:
     """Return the place of a share of the GPUs, e.g. ``gpus 0-3``."""
-    first, last = gpus[0], gpus[-1]
+    first = gpus[0]
+    last = gpus[-1]
     whole = list(gpus) == list(range(first, last + 1))
     numbers = f"{first}-{last}" if whole and first != last else ",".join(map(str, gpus))
     return f"{_SHARE}{numbers}"
