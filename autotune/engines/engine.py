@@ -309,8 +309,9 @@ class Engine:
         unknown = self.lacking(version, words)
         if not unknown:
             return warning
-        listed, hint = ", ".join(unknown), self.table(version).suggestion(unknown)
-        return f"{warning}; they lack {listed}, passed on unchecked{hint}"
+        flags = [one for one in unknown if one.startswith("--")]
+        hint = self.table(version).suggestion(flags)
+        return f"{warning}; they lack {', '.join(unknown)}, passed on unchecked{hint}"
 
     def lacking(self, version: str, words: Words) -> list[str]:
         """List the options of a command that the tables for a version lack."""

@@ -62,25 +62,20 @@ class TensorRTLLM(Engine):
         for renamed in self.card.renamed:
             if renamed.old == key and in_range(version, renamed.new_versions):
                 return f"; it is {renamed.new} now"
-        if having := self._having(key):
+        having = [one for one in self.card.versions if key in self.table(one).config_keys]
+        if having:
             return f"; it is a key of {' to '.join(dict.fromkeys([having[0], having[-1]]))}"
         near = difflib.get_close_matches(key, self.table(version).config_keys, n=1)
         return f"; did you mean {near[0]}?" if near else ""
 
-    def _having(self, key: str) -> list[str]:
-        return [one for one in self.card.versions if key in self.table(one).config_keys]
-
     def lacking(self, version: str, words: Words) -> list[str]:
-        """Add what no known version takes in a file: keys, and the nearest version's values."""
+        """Add the keys of a file, and the values, that the nearest version refuses."""
         found, name = super().lacking(version, words), self.split_file(words)[1]
         if name and Path(name).is_file():
             near = self.table(self.by_distance(version)[0])
             for error in near.file_refusals(read_mapping(name, {})):
-                key = _key_of(error)
-                if error["type"] != _NO_KEY:
-                    found.append(f"{key}: {error['input']}")
-                elif not self._having(key):
-                    found.append(key)
+                value = "" if error["type"] == _NO_KEY else f": {error['input']}"
+                found.append(f"{_key_of(error)}{value}")
         return found
 
 

@@ -285,3 +285,53 @@ def test_the_reader_follows_names_annotations_and_loops_and_the_newest_table_is_
         {"flags": ["--port", "-p"], "dest": "port", "type": "int", "default": 8000},
         {"flags": ["--window"], "dest": "window", "type": "int"},
     ]
+
+
+def test_tensorrt_llm_s_own_lists_are_compared_with_the_newest_table(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "scripts" / "compare_tensorrt_llm.py"), str(tmp_path)]
+    options = {
+        "kv_cache_dtype": {
+            "type": "Choice(['auto', 'fp4'])",
+            "default": "fp4",
+            "flags": ["--kv_cache_dtype"],
+        },
+        "newer": {"type": "int", "default": 1, "flags": ["--newer"]},
+        "telemetry": {
+            "type": "bool",
+            "default": True,
+            "flags": ["--no-telemetry", "--telemetry"],
+        },
+    }
+    keys = {"newer": [], "load_format": ["auto"], "tokenizer_mode": ["auto", "fast"]}
+    files = {
+        "tests/unittest/api_stability/references/trtllm_serve_cli.yaml": yaml.safe_dump(
+            {"commands": {"serve": {"options": options}}}
+        ),
+        "tensorrt_llm/usage/llm_args_golden_manifest.json": json.dumps(
+            {
+                "TorchLlmArgs": [
+                    {"path": path, "allowed_values": values, "converter": ""}
+                    for path, values in keys.items()
+                ]
+            }
+        ),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    told = subprocess.run(script, capture_output=True, text=True, check=False)
+    lines = set(told.stdout.splitlines())
+    assert told.returncode == 1
+    assert lines >= {
+        "option unknown to us: --newer",
+        "option gone: --agent_types",
+        "kv_cache_dtype: default 'fp4', ours 'auto'",
+        "kv_cache_dtype: choices more ['fp4'], fewer ['fp8', 'nvfp4']",
+        "key unknown to us: newer",
+        "key gone, or not sent: stream_interval",
+        "tokenizer_mode: choices more ['fast'], fewer ['slow']",
+    }
+    assert not [line for line in lines if line.startswith(("telemetry:", "load_format:"))]
+    (tmp_path / name).unlink()
+    told = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr) == (2, f"{tmp_path} has no {name}\n")
