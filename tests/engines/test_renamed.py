@@ -103,6 +103,12 @@ def test_a_translated_command_means_what_was_meant() -> None:
         set_by(typed, "0.5.23")
 
 
+def test_a_name_of_the_older_table_that_a_version_borrows_is_read() -> None:
+    typed = set_by(f"{SGLANG} --cuda-graph-max-bs 64 --tp 8", "0.5.14")
+    assert engine("sglang").table("0.5.14").borrowed
+    assert typed == {"cuda_graph_max_batch": 64}
+
+
 def test_an_empty_variable_becomes_no_option_without_a_value() -> None:
     command = split_command(f"VLLM_ATTENTION_BACKEND= {VLLM} -tp 8")
     translated, notes = translate(engine("vllm"), command, "0.32.0")
