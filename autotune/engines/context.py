@@ -109,7 +109,8 @@ class Normaliser:
         self._rounds = len(self.effects) + len(self.conditional) + 1
 
     def apply(self, scope: Json) -> list[Effect]:
-        """Make a scope's knobs effective, in place; returns the effects that changed a knob."""
+        """Make a scope's knobs effective, in place; returns the effects that changed a knob, or that
+        are no more than remarks."""
         applied: dict[str, Effect] = {}
         # An effect may deactivate another knob and the other way round: repeat until nothing
         # changes.
@@ -124,9 +125,10 @@ class Normaliser:
                 if not evaluate(effect.when, scope):
                     continue
                 settings = {name: fill_value(value, scope) for name, value in effect.set.items()}
-                if any(scope.get(name) != value for name, value in settings.items()):
+                differs = any(scope.get(name) != value for name, value in settings.items())
+                if differs or not settings:
                     applied[effect.name] = effect
-                    changed = True
+                changed = changed or differs
                 scope.update(settings)
             if not changed:
                 break

@@ -295,8 +295,8 @@ class Effect(Conditional):
 
     name: str
     when: Expression
-    set: Json
-    """Knob to value or template."""
+    set: Json = {}
+    """Knob to value or template; empty: a known issue of these versions."""
     reason: str
     source: str
 

@@ -106,6 +106,6 @@ def test_no_fault_of_the_node_is_laid_to_the_configuration(tmp_path: Path) -> No
         text["about"] for text in node if explained(text, tmp_path).blames_the_configuration
     ] == []
     told_apart = {(text["engine"], text["about"]) for text in TEXTS}
-    assert (len(TEXTS), len(told_apart), len(node)) == (135, 135, 51), (
+    assert (len(TEXTS), len(told_apart), len(node)) == (145, 145, 51), (
         "texts, each once, and faults of the node"
     )
