@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 from packaging.version import InvalidVersion
@@ -20,7 +19,6 @@ from packaging.version import InvalidVersion
 from autotune.base import BadInput
 from autotune.base.arrays import Floats
 from autotune.engines import Candidate, Configuration, engine
-from autotune.engines.context import default_of
 from autotune.engines.schema import PublishedEffect, holding
 from autotune.load.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
 from autotune.load.workloads import Workload, load_workload
@@ -37,6 +35,7 @@ from autotune.node.calibration import (
     packaged_physics,
 )
 from autotune.node.steady import Limits, SteadyNode, SteadyPrediction
+from autotune.node.unread import with_unread
 
 from ...prepare.candidates import Prepared
 from ...replay.table import VERSION
@@ -183,7 +182,7 @@ def _prior(
     rows = list(zip(*predicted, strict=True))
     draws, figures = _drawn(spec, predicted, loads, mean), _figures(calibration, engines, offsets)
     guessed = prepared.backend.predicted or _latency(spec.objective)
-    published = {} if guessed else _published(prepared, setups, nodes[0])
+    published = {} if guessed else _published(prepared, setups)
     random = np.random.default_rng(_SEED)
     for (owner, knob, effect), where in published.items():
         log = CARRIED * math.log(effect.ratio)
@@ -205,25 +204,21 @@ def _prior(
 
 
 def _published(
-    prepared: Prepared, setups: Setups, nodes: Mapping[str, SteadyNode]
+    prepared: Prepared, setups: Setups
 ) -> dict[tuple[str, str, PublishedEffect], Floats]:
     """Return the setups (1, others 0) with each published effect of a knob that the simulator does
-    not tell."""
+    not read."""
     found: dict[tuple[str, str, PublishedEffect], Floats] = {}
-    for place, setup in enumerate(setups):
-        space = prepared.spaces.get(setup.configuration.engine) if setup else None
-        if setup is None or space is None:
-            continue
-        scope, version = space.context.scope(setup.configuration.knobs), space.context.version
-        for knob, about in space.card.knobs.items():
-            for effect in holding(about.published, scope, version)[:1]:
-                usual = {knob: default_of(about, scope, version)}
-                plain = replace(setup, configuration=setup.configuration.with_knobs(**usual))
-                both = [_predicted(nodes[space.engine.name], one) for one in (setup, plain)]
-                known = [one.metrics for one in both if one]
-                if known and known[0] == known[-1]:
-                    key = space.engine.name, knob, effect
-                    found.setdefault(key, np.zeros(len(setups)))[place] = 1.0
+    for name, space in prepared.spaces.items():
+        unread = with_unread(space, [space.effective({})]).unread
+        knobs = [(k, one) for k, one in space.card.knobs.items() if one.published and k in unread]
+        for place, setup in enumerate(setups if knobs else ()):
+            if setup is None or setup.configuration.engine != name:
+                continue
+            scope = space.context.scope(setup.configuration.knobs)
+            for knob, about in knobs:
+                for effect in holding(about.published, scope, space.context.version)[:1]:
+                    found.setdefault((name, knob, effect), np.zeros(len(setups)))[place] = 1.0
     return found
 
 

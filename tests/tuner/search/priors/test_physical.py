@@ -312,7 +312,7 @@ def _balanced(on: str, **changes):
     return replace(found, spaces={kind.name: space})
 
 
-def test_a_published_effect_is_a_reason_to_try_a_value_that_the_simulator_does_not_tell():
+def test_a_published_effect_is_a_reason_to_try_a_value_of_a_knob_that_the_simulator_does_not_read():
     asked = _balanced("process")
     priors = priors_of(asked)
     published = math.log(34_140 / 25_664)  # blog10_ADP_Balance_Strategy.md of TensorRT-LLM
@@ -335,3 +335,19 @@ def test_no_published_throughput_is_expected_of_the_simulator_or_of_a_latency(on
     assert [prior.mean[2] - prior.mean[1] for prior in priors] == [0.0] * len(priors)
     assert priors
     assert not any(one.published for prior in priors for one in prior.figures)
+
+
+def test_an_effect_that_the_simulator_has_is_not_counted_twice():
+    """vLLM's stream interval: no gain is expected where the simulator says that sending is no limit."""
+    spec, kind = question(on="process"), engine("vllm")
+    context = replace(spec.context(kind.version()), concurrency=1024.0)
+    rows = [
+        (kind.name, kind.default_knobs(context, {"tensor_parallel": 8, "stream_interval": n}))
+        for n in (1, 10)
+    ]
+    assert kind.card.knobs["stream_interval"].published
+    found = replace(
+        prepared(rows, context.version, on="process"),
+        spaces={kind.name: EngineSpace(kind, context, Enumeration(), {})},
+    )
+    assert [float(prior.mean[1] - prior.mean[0]) for prior in priors_of(found)] == [0.0, 0.0]
