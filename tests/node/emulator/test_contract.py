@@ -227,7 +227,7 @@ def test_tensorrt_llm_s_own_pages_and_a_stream_in_lumps(tmp_path):
         "{enable_iter_perf_stats: true, return_perf_metrics: true, stream_interval: 4}"
     )
     with serving(*COMMANDS["tensorrt_llm"], "--config", str(config)) as server:
-        assert server.get("/version").json() == {"version": "1.2.0"}
+        assert server.get("/version").json() == {"version": "1.2.1"}
         assert server.get("/metrics").json() == []
         stream = server.openai().completions.create(
             model=V32, prompt=[5, 6, 7], max_tokens=10, stream=True, **EXACT

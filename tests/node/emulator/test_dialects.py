@@ -58,7 +58,14 @@ V2 = "KV cache manager v2 device quota set to "
     ("hardware", "version", "config", "prints", "not_printed"),
     [
         ("h200", "1.2.0", "enable_attention_dp: true", "for max tokens in paged KV cache", V2),
-        ("b200", "1.2.0", "kv_cache_config: {use_kv_cache_manager_v2: true}", V2, "max tokens in"),
+        (
+            "b200",
+            "1.3.0rc24",
+            "kv_cache_config: {use_kv_cache_manager_v2: true}",
+            V2,
+            "max tokens in",
+        ),
+        ("b200", "1.3.0rc25", "", V2, "max tokens in"),
         ("b200", "1.4.0rc4", "", V2, "max tokens in"),
         ("b200", "1.4.0rc4", "kv_cache_config: {use_kv_cache_manager_v2: false}", "max tokens", V2),
     ],
@@ -77,6 +84,17 @@ def test_the_kv_cache_behind_the_estimate_is_read_of_either_manager(
     read = kv_cache_tokens(run.card, log, run.effective, run.context)
     # The newer one tells GiB, which are tokens by the model's own bytes.
     assert read == pytest.approx(launch.memory.capacity_tokens, rel=1e-3 if prints == V2 else 0)
+
+
+def test_a_backend_of_the_experts_that_cannot_serve_them_is_replaced_with_a_warning(
+    started: Started,
+) -> None:
+    """As moe_resolution.py does from 1.3.0rc25 on; the arguments are printed as they were given."""
+    launch, log = started(TRTLLM, "h200", "1.4.0rc4", "moe_config: {backend: TRTLLM}")
+    assert launch is not None
+    assert launch.failure is None, log
+    assert "[W] MoE backend TRTLLM cannot serve this layer; CUTLASS is used." in log
+    assert "MoeConfig(backend='TRTLLM'" in log
 
 
 @pytest.mark.parametrize(
@@ -117,6 +135,20 @@ def test_the_backend_that_rocm_chose_is_read(
                 "Autotuning process starts",
                 "fp8 blockscale gemm only support Hopper",
             ],
+        ),
+        (
+            TRTLLM,
+            "h200",
+            "moe_config: {backend: DEEPGEMM}",
+            "unsupported",
+            ["GB for model weights", "Autotuning process starts", "sfa_dtype == torch::kFloat"],
+        ),
+        (
+            TRTLLM,
+            "h200",
+            "{kv_cache_config: {fraction: 0.8}}",
+            "bad_argument",
+            ["1 validation error for TorchLlmArgs", "fraction\n  Extra inputs are not permitted"],
         ),
         (
             f"trtllm-serve {R1} --tp_size 2",
