@@ -16,7 +16,7 @@ class Production:
     Attributes:
         carried: by engine, what stands in each of its candidates' commands.
         excluded: by engine, the options without a counterpart.
-        tuned: what is a knob's: candidates of the same engine are free of it.
+        held: what is a knob's that is not searched: candidates of the same engine have it, too.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Production:
     command: str
     carried: dict[str, str]
     excluded: dict[str, str] = field(default_factory=dict)
-    tuned: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
 
 
 COMMANDS = [
@@ -60,7 +60,7 @@ COMMANDS = [
             "sglang": "--trust-remote-code --reasoning-parser deepseek-r1 --api-key ${MY_KEY}",
         },
         {"tensorrt_llm": "--api-key"},
-        ("--kv-cache-dtype fp8", "--no-enable-prefix-caching"),
+        ("--no-enable-prefix-caching",),
     ),
     Production(
         "vllm-fp8-offload",
@@ -77,7 +77,7 @@ COMMANDS = [
         {
             "tensorrt_llm": "--quantization, --cpu-offload-gb, --generation-config, --seed, --download-dir"
         },
-        ("--max-model-len",),
+        ("--max-model-len 32768",),
     ),
     Production(
         "vllm-gpt-oss-public",
@@ -159,7 +159,7 @@ COMMANDS = [
             "vllm": "--quantization fp8 --seed 3 --served-model-name tutor",
         },
         {"tensorrt_llm": "--quantization, --random-seed, --served-model-name"},
-        ("--speculative-draft-model-path", "--context-length"),
+        ("--speculative-draft-model-path Tengyunw/qwen3_8b_eagle3", "--context-length 32768"),
     ),
     Production(
         "trtllm-r1",
@@ -210,7 +210,7 @@ COMMANDS = [
             "vllm": "--tokenizer /models/tok --otlp-traces-endpoint http://127.0.0.1:4317",
             "sglang": "--tokenizer-path /models/tok --enable-trace --otlp-traces-endpoint http://127.0.0.1:4317",
         },
-        tuned=("--max_seq_len",),
+        held=("--max_seq_len 32768",),
     ),
 ]
 

@@ -531,13 +531,12 @@ class Engine:
     ) -> tuple[Words, dict[str, Any]]:
         """Return typed arguments with the options of a config file that comes with them, or
         without it, and the content of the engine's own."""
-        others, name = self.split_file(words)
-        if name not in files:
+        if self.split_file(words)[1] not in files:
             return words, {}
         command = Command((), files=files)
-        if not self.card.config_flag:
-            return self.prepare(words, version, command), {}
-        return others, self.config(self.given(words, version), command, version)
+        words = self.prepare(words, version, command)
+        config = self.config(self.given(words, version), command, version)
+        return self.split_file(words)[0], config
 
     def knobs(self, parsed: ParsedCommand, context: Context) -> Configuration:
         """Read the knobs back from a command, the others at their defaults; before the engine's own

@@ -46,6 +46,7 @@ def promises_of(
     baseline: Knobs,
     pinned: Collection[str] = (),
     kinds: Collection[str] | None = None,
+    own: Knobs | None = None,
 ) -> Callable[[Configuration], tuple[GivenUp, ...]]:
     """Make the function that lists the trade-offs of a configuration of an engine.
 
@@ -53,6 +54,7 @@ def promises_of(
         baseline: its knobs.
         pinned: knobs whose value the user chose: nothing is given up for speed there.
         kinds: of promises that are asked about; None: all.
+        own: values of the user's command: with these nothing is given up.
     """
     marked = {
         name: knob
@@ -84,7 +86,10 @@ def promises_of(
         key = tuple([knobs.get(name, ...) for name in depends])
         if key not in known:
             known[key] = tuple(
-                row for name in marked if name in knobs for row in of_knob(name, knobs)
+                row
+                for name in marked
+                if name in knobs and knobs[name] != (own or {}).get(name, ...)
+                for row in of_knob(name, knobs)
             )
         return known[key]
 

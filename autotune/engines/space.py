@@ -195,8 +195,8 @@ class EngineSpace:
     Attributes:
         pins: the pinned knobs that it has, with ``auto`` replaced by its default.
         chosen: the knobs of which the user left one value.
-        held: values of the user's baseline that are kept where nothing else is set: of knobs that
-            are `unread`.
+        own: knobs that the user's baseline sets, if it is of this engine.
+        held: those of `own` that are kept where nothing else is set, as they are not searched.
         unread: the knobs that the evidence cannot see, whatever their values.
     """
 
@@ -206,6 +206,7 @@ class EngineSpace:
     pins: Knobs
     chosen: frozenset[str] = frozenset()
     passed: PassedThrough = NOTHING
+    own: Knobs = field(default_factory=dict)
     held: Knobs = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
 

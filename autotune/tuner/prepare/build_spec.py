@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +105,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         executor=check_executor(options.executor),
         noise=backend.noise(options.noise),
         keeps_unread=backend.predicted,
+        keeps_set=True,
         space=str(options.space.resolve()) if options.space else None,
         **_accuracy(options.accuracy, backend),
         **backend.secret_sources(options),
@@ -195,8 +196,7 @@ def _served(
     versions = {name: version for name, version in asked if version is not None}
     cards += _baseline(options.baseline, library)
     images = backend.images(options.images, cards, versions, spec.hardware, library)
-    passed = _engine_args(options.engine_args, library)
-    passed_files = _config_files(passed, library)
+    passed, passed_files = _engine_args(options.engine_args, library)
     variables = typed_variables(options.env, os.environ)
     for card in cards if variables else ():
         passed[card.engine] = in_front(passed.get(card.engine, ""), card, variables, library)
@@ -386,8 +386,10 @@ def _pins(
     return pins, notes
 
 
-def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
+def _engine_args(texts: Sequence[str], library: Library) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the arguments of ``--engine-arg`` by engine, and the content of their config files."""
     passed: dict[str, str] = {}
+    files: dict[str, str] = {}
     for text in texts:
         name, value = _split_setting(
             text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'"
@@ -395,29 +397,14 @@ def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
         owner = library.engine(name).engine
         try:
             env, words = settings_in_front(shlex.split(value))
-        except ValueError as error:
+            _, file = engine(owner, library).split_file(words)
+            document = read_mapping(file, {}) if file is not None else {}
+        except (BadInput, ValueError) as error:
             raise BadInput(f"--engine-arg {text!r}: {error}") from error
         refuse_secrets(words, env, f"--engine-arg {owner}")
+        if file is not None:
+            options = [f"--{key}={part}" for key, part in dotted(document).items()]
+            refuse_secrets(options, {}, f"--engine-arg {owner}, in its --config file")
+            files[file] = yaml.safe_dump(document, sort_keys=False)
         passed[owner] = f"{passed[owner]} {value}" if owner in passed else value
-    return passed
-
-
-def _config_files(passed: Mapping[str, str], library: Library) -> dict[str, str]:
-    """Read the config files of ``--engine-arg``; raises `BadInput` for none, and for a secret in
-    it."""
-    files: dict[str, str] = {}
-    for owner, text in passed.items():
-        option = f"--engine-arg {owner}={shlex.quote(text)}"
-        try:
-            _, name = engine(owner, library).split_file(settings_in_front(shlex.split(text))[1])
-            if name is None:
-                continue
-            document = read_mapping(name, {})
-        except BadInput as error:
-            raise BadInput(f"{option}: {error}") from error
-        words = [
-            word for key, value in dotted(document).items() for word in (f"--{key}", f"{value}")
-        ]
-        refuse_secrets(words, {}, f"--engine-arg {owner}, in its --config file")
-        files[name] = yaml.safe_dump(document, sort_keys=False)
-    return files
+    return passed, files

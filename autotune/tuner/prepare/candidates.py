@@ -47,7 +47,7 @@ from autotune.engines.expression import evaluate, fill_value
 from autotune.engines.installed import engine_of
 from autotune.engines.kept import Kept
 from autotune.engines.options import Loading, loading
-from autotune.engines.promises import UNASKED, admitted, promises_of
+from autotune.engines.promises import UNASKED, GivenUp, admitted, promises_of
 from autotune.engines.schema import Values
 from autotune.engines.space import CONTRADICTS, NOTHING, PassedThrough, passed_through
 from autotune.node.unread import with_unread, with_unread_settings
@@ -59,7 +59,7 @@ from ..study.loads import context_of
 from ..study.recommendation import Exclusion, NoEffect
 from ..study.spec import AUTO, StudySpec, is_local
 from ..trial import Launch, Trial
-from .own_options import OwnOptions, engine_in_study, own_options_of
+from .own_options import OwnOptions, engine_in_study, own_options_of, with_own_knobs
 from .predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from .recipes import known_recipes
 from .variables import inheriting
@@ -322,7 +322,9 @@ def _engine_space(
         passed = passed_through(kind, context, text, pins, kept, spec.passed_files)
         pins |= passed.pins
         context = _as_loaded(kind, context, passed, {**defaults, **pins})
-    fixed: Mapping[str, Scalar] = own.words(kind, context) | pins
+    mine = {name: value for name, value in own.knobs(kind, context).items() if name not in pins}
+    words = {name: value for name, value in mine.items() if value in card.knobs[name].words}
+    fixed: Mapping[str, Scalar] = words | pins
     chosen = {*pins}
     if narrowed is not None:
         on_node = {n: defaults[n] for n in card.on_node if n not in narrowed.search}
@@ -335,7 +337,8 @@ def _engine_space(
         space = with_unread(space, [space.effective({}), *_starts(space, library)])
     notes: list[str] = []
     if spec.keeps_unread:
-        space = _holding_baseline(space, own)
+        if not spec.keeps_set:
+            space = replace(space, held={n: v for n, v in mine.items() if n in space.unread})
         scope = context.scope(space.effective({}).knobs)
         read = {n: knob.search for n, knob in card.knobs.items() if n not in space.unread}
         left_out = [
@@ -348,6 +351,13 @@ def _engine_space(
             notes.append(f"not searched, as the simulator does not read them: {names}")
         card = _searching(card, read)
         fixed = {**space.held, **fixed}
+    if spec.keeps_set and mine:
+        # Nobody has asked for the trade-offs of a vendor's recipe.
+        unasked = _unasked(space)(space.effective(mine)) if spec.recipe else ()
+        notes += [f"only --allow {o.kind} keeps {o.knob}={o.to} of the recipe" for o in unasked]
+        mine = {n: v for n, v in mine.items() if n not in {one.knob for one in unasked}}
+        space, more = with_own_knobs(space, card, fixed, mine)
+        return space, [*notes, *more]
     return replace(space, space=enumerate_engine(card, context, fixed)), notes
 
 
@@ -371,20 +381,11 @@ def _searching(card: EngineCard, search: Mapping[str, Sequence[Values]]) -> Engi
     return card.with_fields(knobs=knobs)
 
 
-def _holding_baseline(space: EngineSpace, own: OwnOptions) -> EngineSpace:
-    """Keep what the user's baseline sets and the evidence cannot see, if it is of this engine."""
-    kind, context = space.engine, space.context
-    if own.command is None or own.kind is None or own.kind.name != kind.name:
-        return space
-    knobs = kind.knobs(kind.parse(own.command, context.version), context)
-    return space.holding(effective(kind.card, knobs, context))
-
-
 def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
     """Remove candidates below ``--min-context``, and those with a trade-off of `UNASKED` that is
     not allowed."""
     unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
-    given_up = promises_of(space.card, space.context, space.held, space.chosen, unasked)
+    given_up = promises_of(space.card, space.context, space.held, space.chosen, unasked, space.own)
     long = [c for c in space.space.configurations if admitted(c, space.context) >= floor]
     kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]
     space.space.keep(kept, PROMISES)
@@ -430,11 +431,16 @@ def _starts(space: EngineSpace, library: Library) -> list[Configuration]:
     return [*starts, *_recipe_forms(space, library)]
 
 
+def _unasked(space: EngineSpace) -> Callable[[Configuration], Sequence[GivenUp]]:
+    """List trade-offs of `UNASKED` that are not allowed."""
+    kinds = UNASKED - {*space.context.allowed}
+    return promises_of(space.card, space.context, {}, space.chosen, kinds)
+
+
 def _recipe_forms(space: EngineSpace, library: Library) -> list[Configuration]:
     """Return each recipe as published, and without what the evidence cannot see and trade-offs of
     `UNASKED` that are not allowed."""
-    kinds = UNASKED - {*space.context.allowed}
-    unasked = promises_of(space.card, space.context, {}, space.chosen, kinds)
+    unasked = _unasked(space)
     forms: list[Configuration] = []
     for read in _recipes(space, library).values():
         left_out = {*space.unread, *(one.knob for one in unasked(read))}

@@ -10,14 +10,19 @@ from dataclasses import dataclass, replace
 from autotune.base import BadInput, silent
 from autotune.engines import (
     Command,
+    Configuration,
     Context,
     Engine,
+    EngineCard,
     EngineSpace,
     Library,
     Scalar,
     recognise,
     split_command,
 )
+from autotune.engines.command import RANKS, Knobs
+from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.expression import names
 from autotune.engines.installed import engine_of
 from autotune.engines.kept import (
     Kept,
@@ -33,6 +38,7 @@ from autotune.engines.kept import (
     without_dropped,
 )
 from autotune.engines.registry import settings_in_front
+from autotune.engines.space import given_paths, knobs_set
 from autotune.servers.command import refuse_secrets
 
 from ..backends import backend_of
@@ -57,6 +63,7 @@ class OwnOptions:
     options: Sequence[OwnOption] = ()
     dropped: Sequence[OwnOption] = ()
     notes: Sequence[str] = ()
+    recipe: bool = False
 
     def kept_by(self, kind: Engine, version: str) -> Kept:
         """Return what an engine's candidates have of it; raises `BadInput` where one has no
@@ -65,19 +72,22 @@ class OwnOptions:
             return Kept()
         if kind.name == self.kind.name:
             return kept_by(self.options, self.dropped)
+        if self.recipe:
+            return Kept(
+                translated=tuple(f"{one.text} → nothing (of a recipe)" for one in self.options)
+            )
         return translated_for(
             kind, version, counterparts_in(self.kind.card, self.version), self.options, self.dropped
         )
 
-    def words(self, kind: Engine, context: Context) -> dict[str, Scalar]:
-        """Return the knobs that the command leaves to its engine by a word, e.g.
-        ``--max-model-len auto``."""
+    def knobs(self, kind: Engine, context: Context) -> Knobs:
+        """Return the knobs that the command sets; none of another engine's."""
         if self.command is None or self.kind is None or self.kind.name != kind.name:
             return {}
-        knobs = kind.knobs(kind.parse(self.command, context.version), context).knobs
-        return {
-            name: value for name, value in knobs.items() if value in kind.card.knobs[name].words
-        }
+        parsed = kind.parse(self.command, context.version)
+        knobs = kind.knobs(parsed, context).knobs
+        own = knobs_set(kind, parsed, context, given_paths(kind, parsed))
+        return {name: knobs[name] for name in own}
 
     def why_lost(self, kind: Engine, version: str) -> str | None:
         """Explain why an engine cannot keep all of it; None if it can."""
@@ -92,9 +102,9 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
     """Read the user's command; raises `BadInput` if it is malformed, names a missing file, or lacks
     a ``--drop``.
 
-    A vendor's recipe is nobody's own command: nothing of it has to be kept.
+    A vendor's recipe is nobody's own command: other engines need nothing of it.
     """
-    if spec.drop and (spec.baseline is None or spec.recipe is not None):
+    if spec.drop and spec.baseline is None:
         raise BadInput(
             f"--drop {spec.drop[0]}: without a command of your own as --baseline there is nothing "
             "to drop"
@@ -105,7 +115,8 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
         typed = replace(split_command(spec.baseline), files=spec.baseline_files)
         kind, version = engine_in_study(spec, library, typed, {})
         context = context_of(spec, version, library).as_read(kind.card)
-        own = own_options(kind, typed, context) if spec.recipe is None else []
+        kept = spec.recipe is None or spec.keeps_set
+        own = own_options(kind, typed, context) if kept else []
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
     text = spec.engine_args.get(kind.name, "")
@@ -129,7 +140,9 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
         if backend_of(spec).on_gpus and is_local(spec.executor):
             raise BadInput(f"{missing}; give the path of one that is here")
         notes = [*notes, f"{missing}; a real server would not start without it"]
-    return OwnOptions(command, kind, version, options, dropped, notes)
+    return OwnOptions(
+        command, kind, version, options, dropped, notes, recipe=spec.recipe is not None
+    )
 
 
 def engine_in_study(
@@ -147,3 +160,49 @@ def engine_in_study(
         kind = engine_of(named, spec.installed, library, silent)
     version = next((one.version for one in spec.engines if one.name == named), None)
     return kind, version or backend_of(spec).version_of(kind, spec)
+
+
+def with_own_knobs(
+    space: EngineSpace, card: EngineCard, fixed: Knobs, own: Knobs
+) -> tuple[EngineSpace, list[str]]:
+    """Enumerate an engine's candidates with the knobs of the user's command, with notes.
+
+    Its value of a knob that is searched is tried, too; that of another knob is every candidate's,
+    but in layouts that refuse it.
+    """
+    context, knobs = space.context, dict(card.knobs)
+    free = enumerate_engine(card, context, fixed).configurations
+    searched = {
+        name
+        for name in own
+        if len({one.knobs[name] for one in free}) > 1
+        if any(len(case.values) > 1 for case in knobs[name].search)
+    }
+    if searched & set(RANKS):  # They are one choice together.
+        searched |= own.keys() & set(RANKS)
+    for name in searched:
+        search = [
+            case.with_fields(values=list(dict.fromkeys([*case.values, own[name]])))
+            for case in knobs[name].search
+        ]
+        knobs[name] = knobs[name].with_fields(search=search)
+    card = card.with_fields(knobs=knobs)
+    held = {name: value for name, value in own.items() if name not in searched}
+    found = enumerate_engine(card, context, {**fixed, **held})
+    text = ", ".join(f"{name}={value}" for name, value in held.items())
+    kept = "kept from --baseline, as not searched (--set NAME=auto: the engine's own)"
+    notes = [f"{kept}: {text}"] if held else []
+    if lost := set(map(_layout, free)) - set(map(_layout, found.configurations)):
+        removing = [rule for rule in card.rules if found.removed.get(rule.name)]
+        rules = [rule for rule in removing if names(rule.forbid) & held.keys()]
+        refused = held.keys() & names(*(rule.forbid for rule in rules)) or held.keys()
+        others = {name: value for name, value in held.items() if name not in refused}
+        more = enumerate_engine(card, context, {**fixed, **others}).configurations
+        found.configurations += [one for one in more if _layout(one) in lost]
+        why, what = ", ".join(rule.name for rule in rules), ", ".join(sorted(refused))
+        notes.append(f"{what} of --baseline left out of {len(lost)} layouts that refuse it: {why}")
+    return replace(space, space=found, own=own, held={**space.held, **held}), notes
+
+
+def _layout(one: Configuration) -> tuple[Scalar, ...]:
+    return tuple(one.knobs.get(name) for name in (*RANKS, "expert_parallel"))

@@ -150,7 +150,7 @@ def promises_kept(
         plans.set_model(space)
     configurations, first = [one.configuration for one in candidates], candidates[0].configuration
     marks = {
-        name: promises_of(one.card, one.context, first.knobs, one.chosen)
+        name: promises_of(one.card, one.context, first.knobs, one.chosen, own=one.own)
         for name, one in spaces.items()
     }
 

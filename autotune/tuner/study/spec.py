@@ -95,6 +95,8 @@ class StudySpec(_Value):
             inherit those of each tuner.
         keeps_unread: knobs that the simulated node does not read are not searched; false in studies
             of before.
+        keeps_set: candidates of the baseline's engine keep its settings, a recipe's too; in studies
+            of before only options without a knob of a command of the user's own.
         installed: the engines that are launched from this machine, by name; a resumed study
             launches the same.
         notes: sentences on how the options were read, shown with the result.
@@ -139,6 +141,7 @@ class StudySpec(_Value):
     launches: int = Field(default=30, gt=0)
     finals_from: int = Field(default=0, ge=0)
     keeps_unread: bool = False
+    keeps_set: bool = False
     hours: float | None = None
     inherited: dict[str, str] | None = None
     installed: dict[str, InstalledEngine] = {}

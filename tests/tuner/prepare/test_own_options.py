@@ -57,8 +57,11 @@ def test_a_command_in_production_is_kept_by_its_engine_and_translated_for_the_ot
             assert command.argv.count("--host") <= 1, (
                 "the engine's own default is not written beside it"
             )
-        for option in one.tuned if typed_engine(one).name == name else ():
-            assert any(option not in " ".join(command.argv) for command in commands)
+        if typed_engine(one).name == name:
+            recipes = {found.candidates.items[i] for i in found.candidates.recipes}
+            mine = [c for c in candidates if c.configuration.engine == name and c not in recipes]
+            for option in one.held:
+                assert all(option in " ".join(found.command_of(c).argv) for c in mine)
     for name, options in one.excluded.items():
         assert f"'s {options} ha" in reasons(found)[name]
         assert "--drop" in reasons(found)[name]
@@ -307,8 +310,10 @@ def test_without_a_command_of_one_s_own_nothing_is_kept() -> None:
     recipe = replace(
         RUN, space=None, model="deepseek-ai/DeepSeek-R1-0528", hardware="h200", baseline="recipe"
     )
-    assert {one.kept for one in prepared(recipe).kept.values()} == {()}, (
-        "a vendor's recipe is nobody's own"
+    found = prepared(recipe).kept
+    assert found["vllm"].kept == ("--trust-remote-code",)
+    assert found["sglang"].translated == ("--trust-remote-code → nothing (of a recipe)",), (
+        "a vendor's recipe is nobody's own: no other engine is excluded"
     )
 
 

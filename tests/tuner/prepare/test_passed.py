@@ -211,7 +211,7 @@ def test_a_config_file_that_is_none_is_refused(name: str, tmp_path: Path) -> Non
         if text is not None:
             file.write_text(text)
         message = said(replace(SMALL, engines=[name], engine_args=[f"{name}=--config {file}"]))
-        assert message.startswith(f"--engine-arg {name}=")
+        assert message.startswith(f"--engine-arg '{name}=")
         assert words in message
 
 
