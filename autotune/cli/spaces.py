@@ -114,6 +114,7 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
             ],
             "default": default[name],
             "options": list(dict.fromkeys(options)),
+            "published": [f"×{one.ratio:g}, {one.load} ({one.source})" for one in knob.published],
         }
     return knobs
 
@@ -139,6 +140,7 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             for one in values
             if one["gives_up"]
         ]
+        searched += [f"      published: {effect}" for effect in row["published"]]
     return [*searched, "  not searched; --set changes them:", *fixed] if fixed else searched
 
 
