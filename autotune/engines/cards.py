@@ -633,6 +633,8 @@ class HardwareCard(Entry):
     name: str
     aliases: list[str] = []
     vendor: Literal["nvidia", "amd", "cpu"]
+    pci_ids: list[str] = []
+    """PCI device ids, as ``0x74a1``, where a board may not tell its name."""
     generation: str
     """``hopper``, ``blackwell``, ``cdna3`` …"""
     gpus: PositiveInt

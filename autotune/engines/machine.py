@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -177,17 +177,6 @@ Vendor = Literal["nvidia", "amd"]
 
 _NAMELESS = "NVIDIA GPU"
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
-_INSTINCT = {
-    "0x74a0": "AMD Instinct MI300A",
-    "0x74a1": "AMD Instinct MI300X",
-    "0x74a2": "AMD Instinct MI308X",
-    "0x74a5": "AMD Instinct MI325X",
-    "0x74b5": "AMD Instinct MI300X VF",
-    "0x75a0": "AMD Instinct MI350X",
-    "0x75a3": "AMD Instinct MI355X",
-}
-"""PCI device ids (pci.ids), for cards whose board does not report its name, as in a virtual
-machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,9 +337,15 @@ def _amd_cards(root: Path) -> list[Path]:
 
 
 def _amd_name(card: Path) -> str:
-    return text(card / "product_name").partition("\n")[0].strip() or _INSTINCT.get(
-        text(card / "device"), ""
-    )
+    """Read a board's name; some do not report it, as in a virtual machine."""
+    name = text(card / "product_name").partition("\n")[0].strip()
+    return name or _nameless_boards().get(text(card / "device"), "")
+
+
+@lru_cache(maxsize=1)
+def _nameless_boards() -> dict[str, str]:
+    cards = Library().hardware.values()
+    return {of: f"AMD Instinct {card.name.upper()}" for card in cards for of in card.pci_ids}
 
 
 def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:

@@ -39,9 +39,18 @@ def test_amd_gpus_with_their_memory_and_who_holds_it(tmp_path: Path) -> None:
     assert has("mi300x", 12, tmp_path)
 
 
-def test_a_board_that_does_not_tell_its_name_is_known_by_its_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    # vLLM 0.33, platforms/rocm.py; AMD's GIM driver: MI325X VF, MI300X HF, MI355X, its VF, MI350X.
+    [("0x74a1", "mi300x"), ("0x74b9", "mi325x"), ("0x74a9", "mi300x"), ("0x74bd", "mi300x")]
+    + [("0x75a3", "mi355x"), ("0x75b3", "mi355x"), ("0x75a0", "mi350x"), ("0x74b6", "mi308x")],
+)
+def test_a_board_that_does_not_tell_its_name_is_known_by_its_device(
+    device: str, kind: str, tmp_path: Path
+) -> None:
     amd(tmp_path, 1, name="")
-    assert [gpu.name for gpu in gpus(tmp_path)] == ["AMD Instinct MI300X"]
+    (tmp_path / "sys/class/drm/card1/device/device").write_text(device)
+    assert has(kind, 1, tmp_path)
 
 
 def test_graphics_of_a_desktop_and_files_that_make_no_sense(tmp_path: Path) -> None:
