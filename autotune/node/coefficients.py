@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from autotune.base import Json, UnknownName
 from autotune.engines import Entry, ModelCard
 from autotune.engines.entry import VersionRange, spaces_root
-from autotune.engines.expression import Expression
+from autotune.engines.expression import Expression, Scope, evaluate
 from autotune.engines.library import documents, load, packaged
 from autotune.engines.schema import Conditional, holding
 
@@ -263,10 +263,15 @@ class Adjustment(Conditional):
     """Difference under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in
     order."""
 
+    where: Expression = "True"
+    """Condition over ``model, hardware, gpus``; elsewhere the knobs in `when` are not read."""
     set: Json = {}
     multiply: dict[str, float] = {}
     add: dict[str, float] = {}
     reason: str
+
+    def holds(self, scope: Scope, version: str) -> bool:
+        return bool(evaluate(self.where, scope)) and super().holds(scope, version)
 
 
 class Era(Conditional):
@@ -306,11 +311,11 @@ def speed_card(engine: str) -> SpeedCard:
     return load(path, SpeedCard)
 
 
-def conditional_knobs(card: SpeedCard, version: str) -> frozenset[str]:
-    """List the knobs in the adjustments' conditions of a version."""
+def conditional_knobs(card: SpeedCard, version: str, scope: Scope) -> frozenset[str]:
+    """List the knobs in the adjustments' conditions of a version, model and node."""
     return frozenset(
         name
         for adjustment in card.adjustments
-        if adjustment.is_for(version)
+        if adjustment.is_for(version) and evaluate(adjustment.where, scope)
         for name in re.findall(r"\bknobs\.(\w+)", adjustment.when)
     )

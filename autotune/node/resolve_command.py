@@ -174,8 +174,9 @@ def knobs_modelled(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> froz
     complete."""
     if outcome.failure is not None:
         return None
-    card = speed_card(resolved.card.engine)
-    return outcome.knobs_read | conditional_knobs(card, resolved.context.version)
+    setup = resolved.setup
+    conditional = conditional_knobs(speed_card(setup.engine), setup.version, setup.scope)
+    return outcome.knobs_read | conditional
 
 
 def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[str]:

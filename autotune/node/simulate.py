@@ -62,7 +62,7 @@ def simulate(
 def knobs_read(setup: ServerSetup, workload: Workload) -> frozenset[str]:
     """Return the knobs that the arithmetic asks for, set or not, whether or not such a server would
     start."""
-    names = set(conditional_knobs(speed_card(setup.engine), setup.version))
+    names = set(conditional_knobs(speed_card(setup.engine), setup.version, setup.scope))
     server = SimulatedServer(replace(setup, knobs=RecordedKnobs(setup.knobs, names)))
     plan = plan_memory(server)
     start_failure(server, plan)

@@ -44,6 +44,7 @@ class OurEngine(EngineConformance):
         "moe_all_to_all": {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 8},
         "deepep_mode": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "enable_eplb": {"expert_parallel": 8},
+        "shuffled_kv_cache": {"attention_backend": "ROCM_AITER_FA"},
         "enable_dbo": {"tensor_parallel": 1, "data_parallel": 8},
         "enable_dp_lm_head": {"tensor_parallel": 1, "data_parallel": 8},
         "load_balance_method": {"tensor_parallel": 1, "data_parallel": 8},

@@ -30,6 +30,12 @@ QWEN8 = "Qwen/Qwen3-8B"
 QWEN3 = "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"
 BLOCKS = "expert-shards-split-blocks"
 
+NEWV = "0.33.0"
+AITER = "VLLM_ROCM_USE_AITER=1 vllm serve"
+SHUFFLED = f"VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT=1 {AITER}"
+FA = "--attention-backend ROCM_AITER_FA"
+SINKS = "rocm-attention-sink"
+
 FAILS = [
     # command, version, model, node, the rule
     (
@@ -84,6 +90,25 @@ FAILS = [
     (f"{VLLM_R1} --kv-cache-dtype fp8_ds_mla", "0.32.0", R1, "h200", "dense-kv-layout"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM_R1}", "0.11", R1, "mi300x", "aiter-mla-block-size"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM}", "0.13", V32, "mi300x", "sparse-aiter-block-size"),
+    (f"{AITER} {QWEN3} -tp 8 -ep {FA} --block-size 1", NEWV, QWEN3, "mi300x", "rocm-block-size"),
+    (f"{AITER} {GPT_OSS} --attention-backend ROCM_ATTN", NEWV, GPT_OSS, "mi300x", f"{SINKS}s"),
+    (f"{AITER} {GPT_OSS} {FA}", "0.22.1", GPT_OSS, "mi300x", f"{SINKS}s-of-flash-attention"),
+    (f"{AITER} {R1} -tp 8 {FA}", NEWV, R1, "mi300x", "rocm-latent-backend"),
+    (f"{SHUFFLED} {GPT_OSS} {FA}", NEWV, GPT_OSS, "mi355x", "shuffled-cache-one-token"),
+    (
+        f"{AITER} {V32} -tp 8 --kv-cache-dtype fp8_ds_mla",
+        NEWV,
+        V32,
+        "mi355x",
+        "sparse-aiter-cache-type",
+    ),
+    (
+        f"{VLLM} -dp 8 -tp 1 -ep --all2all-backend mori_low_latency",
+        NEWV,
+        V32,
+        "h200",
+        "mori-on-nvidia",
+    ),
     (
         f"{VLLM} --block-size 1 --kv-cache-dtype fp8",
         "0.13",
@@ -210,6 +235,8 @@ RUNS = [
     (f"{VLLM} -dcp 8", "0.33.0", V32, "b200"),
     (f"VLLM_ATTENTION_BACKEND=CUTLASS_MLA {VLLM}", "0.32.0", V32, "h200"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM_R1}", "0.32.0", R1, "mi300x"),
+    (f"{SHUFFLED} {QWEN3} -tp 8 -ep {FA}", NEWV, QWEN3, "mi300x"),
+    (f"{AITER} {V32} -tp 8 --kv-cache-dtype fp8", "0.22.1", V32, "mi355x"),
     (VLLM_R1, "0.11", R1, "mi300x"),
     (VLLM, "0.11", V32, "h200"),
     ("vllm serve Qwen/Qwen3.5-9B -tp 4", "0.17.0", "Qwen/Qwen3.5-9B", "h200"),
@@ -376,6 +403,47 @@ def test_the_kernels_of_latent_attention_on_hopper_take_blocks_of_64() -> None:
     judged = context("1.2.0", R1)
     asked = Configuration("tensorrt_llm", {**kind.default_knobs(judged), "tokens_per_block": 32})
     assert effective(kind.card, asked, judged).knobs["tokens_per_block"] == 64
+
+
+@pytest.mark.parametrize(
+    ("version", "words", "model", "backend", "block"),
+    # platforms/rocm.py _get_backend_priorities and the backends' supports_sink,
+    # get_preferred_block_size of the wheels of these versions: without AITER and with it.
+    [
+        ("0.18.1", AITER, QWEN3, "ROCM_AITER_FA", 16),
+        ("0.18.1", "vllm serve", QWEN3, "TRITON_ATTN", 16),
+        ("0.19.0", AITER, QWEN3, "ROCM_ATTN", 16),
+        ("0.33.0", AITER, QWEN3, "ROCM_ATTN", 16),
+        ("0.33.0", "vllm serve", QWEN3, "ROCM_ATTN", 16),
+        ("0.22.1", AITER, GPT_OSS, "ROCM_AITER_UNIFIED_ATTN", 64),
+        ("0.23.0", AITER, GPT_OSS, "ROCM_AITER_FA", 16),
+        ("0.23.0", "vllm serve", GPT_OSS, "ROCM_AITER_UNIFIED_ATTN", 64),
+        ("0.33.0", AITER, R1, "ROCM_AITER_MLA", 16),
+        ("0.33.0", "vllm serve", R1, "TRITON_MLA", 16),
+        ("0.33.0", AITER, "google/gemma-3-27b-it", None, 16),
+    ],
+)
+def test_the_attention_that_vllm_chooses_on_rocm(
+    version: str, words: str, model: str, backend: str | None, block: int
+) -> None:
+    knobs = read(f"{words} {model} -tp 8", version, model, "mi300x").knobs
+    assert (knobs["attention_backend"], knobs["block_size"]) == (backend, block)
+
+
+def test_minimax_m3_runs_without_aiter_where_its_text_degenerates_with_it() -> None:
+    """Tensor parallelism alone on MI355X (InferenceX, pull request 1946)."""
+    kind, model = engine("vllm"), "MiniMaxAI/MiniMax-M3"
+
+    def aiter(version: str, node: str, ranks: int) -> bool:
+        known = context(version, model, node)
+        knobs = kind.default_knobs(known, {"tensor_parallel": 8, "expert_parallel": ranks})
+        command = kind.command(Configuration("vllm", knobs), known)
+        return "VLLM_ROCM_USE_AITER" in command.env
+
+    assert not aiter("0.24.0", "mi355x", 1)
+    assert aiter("0.24.0", "mi355x", 8)
+    assert aiter("0.24.0", "mi300x", 1)
+    assert aiter("0.33.0", "mi355x", 1)
 
 
 def test_deepep_s_normal_kernels_run_without_graphs() -> None:

@@ -86,6 +86,17 @@ SEEN = [
     ),
     (
         "vllm",
+        "ValueError: Inconsistent GPU visibility env vars: HIP_VISIBLE_DEVICES='0,1' vs CUDA_VISIBLE_DEVICES='2,3'. "
+        "Please set only one, or ensure they match.",
+        "infrastructure",
+    ),
+    (
+        "sglang",
+        "ValueError: Unknown quantization method: mxfp4. Must be one of ['fp8', 'awq']",
+        "unsupported",
+    ),
+    (
+        "vllm",
         "(Worker pid=13723) ERROR 11-21 16:15:28 [multiproc_executor.py:1063] ValueError: No common block size for 16 "
         "(CPU_ATTN: [MultipleOf(32)]).",
         "unsupported",
