@@ -17,7 +17,7 @@ from autotune.load.workloads import load_workload
 from autotune.node.calibration import ServerSetup
 from autotune.node.memory import plan_memory
 from autotune.node.server import SimulatedServer
-from autotune.node.simulate import simulate
+from autotune.node.simulate import SimulatedOutcome, simulate
 from autotune.node.steady import SteadyNode
 from tests.node.nodes import LIBRARY, R1, V32
 
@@ -232,3 +232,19 @@ def test_sending_ten_tokens_at_once_pays_where_sending_is_the_limit() -> None:
     one, ten = written("0.13.0", 1), written("0.13.0", 10)
     assert one == pytest.approx(34_079, rel=0.15)
     assert 1.1 < ten / one < 1.57
+
+
+def test_requests_without_room_for_their_answers_run_where_the_cache_is_the_limit() -> None:
+    """MAX_UTILIZATION of TensorRT-LLM: more requests at a time, of which the latest pause."""
+    load, kind = load_workload("random:1000:2000:200"), engine("tensorrt_llm")
+    model, node = LIBRARY.model("Qwen/Qwen3-32B"), LIBRARY.node("h200")
+    where = Context(model, node, 1, "1.2.0", load.longest_request)
+
+    def run(policy: str) -> SimulatedOutcome:
+        knobs = kind.default_knobs(where, {"capacity_scheduler_policy": policy})
+        return simulate(ServerSetup(kind.name, where.version, knobs, model, node, 1), load, 0)
+
+    careful, packed = run("GUARANTEED_NO_EVICT"), run("MAX_UTILIZATION")
+    assert careful.preemptions == 0 < packed.preemptions
+    assert packed.metrics["median_ttft_ms"] < 0.5 * careful.metrics["median_ttft_ms"]
+    assert packed.metrics["median_tpot_ms"] > careful.metrics["median_tpot_ms"]
