@@ -181,7 +181,7 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
         return trial
 
     # Only this run's results: earlier failures may have been repaired.
-    launches: list[Launch] = []
+    launches = []
     for launch in executor.launches(ask):
         before = study.launches
         known_changes = study.changes

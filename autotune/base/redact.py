@@ -155,7 +155,7 @@ def hidden(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
     """Return each argument (values of a known shape already masked) and whether it follows a secret
     name."""
-    rows: list[tuple[str, bool]] = []
+    rows = []
     under_secret = False
     for argument in arguments:
         if argument.startswith("-"):

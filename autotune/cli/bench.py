@@ -77,7 +77,7 @@ def _repeats(
     """Measure each repeat, until a server answers no request of the warm-up; print a line for each
     load of a search."""
     loads = options.loads(workload, load_options.slos)
-    runs: list[Measurement] = []
+    runs = []
     with results.LiveLine(MESSAGES) as live:
         for number, load in enumerate(loads, start=1):
             name = f"repeat {number} of {len(loads)}" if len(loads) > 1 else ""

@@ -101,7 +101,7 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
         if not knob.exists_in(version):
             continue
         counts = Counter(one.knobs[name] for one in space.space.configurations)
-        options: list[str] = []
+        options = []
         for addition in knob.emit:
             if addition.is_for(version):
                 flags = (word for word in addition.args if word.startswith("-"))
@@ -122,8 +122,8 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
 def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """List the searched knobs, with a value's trade-off on its own line; then the others."""
     wide = max(map(len, knobs), default=0)
-    searched: list[str] = []
-    fixed: list[str] = []
+    searched = []
+    fixed = []
     for name, row in knobs.items():
         head = f"  {name:<{wide}}"
         if row["options"]:

@@ -393,7 +393,7 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
     if not isinstance(rows, list) or not rows:
         return None
     known = {flag: option for option in near.options for flag in option.flags}
-    options: list[Option] = []
+    options = []
     try:
         for row in rows:
             new = Option(flags=row["flags"])
@@ -426,7 +426,7 @@ class ChosenEngines:
 def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
     """Parse ``--engine-bin ENGINE=PATH`` into programs by engine; raises `BadInput`, also for a
     path without a file."""
-    binaries: dict[str, Path] = {}
+    binaries = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not equals or not path.strip():
@@ -466,7 +466,7 @@ def choose(
     command, owner = _recognised(baseline, library)
     names = dict.fromkeys(filter(None, (*wanted, owner)))
     kinds = {name: engine(name, library) for name in names}
-    installed: dict[str, InstalledEngine] = {}
+    installed = {}
     notes = _unused("--engine-arg", engine_args, kinds)
     if not elsewhere:
         notes += _unused("--engine-bin", binaries, kinds)
@@ -490,7 +490,7 @@ def choose(
         translated, more = translate(kinds[owner], command, versions[owner])
         baseline = translated.shell() if more else baseline
         notes += more
-    passed: dict[str, str] = {}
+    passed = {}
     for name, text in engine_args.items():
         if name in kinds:
             passed[name], more = translate_arguments(kinds[name], text, versions[name])

@@ -144,7 +144,7 @@ def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOpt
         *(str(case.value) for case in kind.card.config_flag),
     ]
     with_knobs = [flag for entry in kind.card.dispensable if entry.tuned for flag in entry.flags]
-    found: list[OwnOption] = []
+    found = []
     for one in given_options(kind, arguments, version):
         tuned = one.option is not None and bool(readers(kind, version, one.option.paths))
         if not one.among(elsewhere):
@@ -197,7 +197,7 @@ def without_dropped(
 ) -> tuple[list[OwnOption], list[OwnOption]]:
     """Split the options that are to be kept from those of ``--drop``; raises `BadInput` for one
     that is not there."""
-    dropped: list[OwnOption] = []
+    dropped = []
     for typed in asked:
         named = [one for one in options if one.among([typed])]
         if not named:
@@ -243,10 +243,10 @@ def translated_for(
     `source` is the card of their engine with the counterparts of its version.
     """
     env: dict[str, str] = {}
-    kept: list[str] = []
-    translated: list[str] = []
-    lacking: list[str] = []
-    rows: list[tuple[OwnOption, Counterpart, list[str]]] = []
+    kept = []
+    translated = []
+    lacking = []
+    rows = []
     for one in options:
         entry = next(
             (c for c in source.counterparts if one.name == c.variable or one.among(c.flags)), None
@@ -292,7 +292,7 @@ def _written(
 ) -> list[str] | None:
     """Return an option's words for another engine; None where that has no such value."""
     forms = [one.form for one in (entry, twin) if one.form]
-    spellings: list[list[str]] = []
+    spellings = []
     for value in option.values:
         shared = entry.values.get(value) if entry.values else value
         if shared is None or not all(re.fullmatch(form, shared) for form in forms):
@@ -348,7 +348,7 @@ def with_engine_args(
     added = [one for one in asked if one not in own]
     env = {name: value for one in added for name, value in one.env.items()}
     option = f"--engine-arg {kind.name}: the baseline"
-    notes: list[str] = []
+    notes = []
     if added:
         notes.append(f"{option} is started with {', '.join(one.text for one in added)}, too")
     if own:

@@ -304,7 +304,7 @@ class Library:
     def paths(self, kind: str) -> Iterator[Path]:
         """Yield the files of a kind: an overlay's hide packaged ones of that name; single files
         come last."""
-        seen: set[str] = set()
+        seen = set()
         named = [document for root in self.roots for document in documents(root, kind)]
         installed = engine_cards() if kind == "engines" else ()
         for name, path in [*named, *((path.stem, path) for path in installed)]:
@@ -349,7 +349,7 @@ class Library:
     @cached_property
     def narrowed(self) -> dict[str, NarrowedEngine]:
         """Return the narrowings of space files, by engine."""
-        narrowed: dict[str, NarrowedEngine] = {}
+        narrowed = {}
         for path in self.paths("narrowings"):
             for name, part in load(path, Narrowing).narrow.items():
                 card = self.engine(name)
@@ -470,7 +470,7 @@ def engine_points() -> dict[str, EntryPoint]:
 def engine_cards() -> tuple[Path, ...]:
     """Find the cards next to registered modules, named as the entry point; ours are in
     ``search_spaces``."""
-    found: list[Path] = []
+    found = []
     for _, point in sorted(engine_points().items()):
         if folder := _folder(point.module):
             cards = (folder / f"{name}.yaml" for name in (point.name, point.name.lower()))

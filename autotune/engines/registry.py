@@ -59,8 +59,8 @@ def recognise(argv: Words, library: Library | None = None) -> Engine:
     """Find the engine whose program a command line starts; raises `BadInput` with the known
     programs."""
     known = (library or _packaged()).engines
-    engines: list[Engine] = []
-    broken: list[str] = []
+    engines = []
+    broken = []
     for name in filter(known.__contains__, names()):
         try:
             engines.append(engine(name, library))

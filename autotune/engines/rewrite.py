@@ -106,7 +106,7 @@ class _Translation:
         return self._flagged(words, env), env
 
     def _flagged(self, words: Words, env: dict[str, str]) -> list[str]:
-        out: list[str] = []
+        out = []
         rest = iter(words)
         for word in rest:
             spelling, equals, value = word.partition("=")
@@ -258,7 +258,7 @@ class _Before:
         kind = self._kind
         command = self._command
         scope = self._new.scope(self._knobs)
-        again: list[str] = []
+        again = []
         paths = set[str]()
         more = self._read_otherwise
         while more:  # Knobs that share an option are written together.

@@ -36,7 +36,7 @@ class VLLM(Engine):
             else:
                 words.append(argument)
         words = [word for argument in words for word in self._rewrite(argument, version)]
-        plain: list[str] = []
+        plain = []
         dotted: dict[str, Json] = {}
         rest = iter(words)
         for word in rest:
@@ -55,7 +55,7 @@ class VLLM(Engine):
 
     def with_forced_acceptance(self, command: Command, version: str, length: float) -> Command:
         """Spell the JSON option with dots, too: an added JSON option would replace it."""
-        words: list[str] = []
+        words = []
         rest = iter(command.argv)
         for word in rest:
             option, equals, value = word.partition("=")

@@ -419,7 +419,7 @@ def send(
     search = load.search
     if search is None:
         return measure(url, model, load.workload, load.seed, options)
-    probes: list[tuple[Probe, Measurement]] = []
+    probes = []
     heaviest = 0.0
     while (probe := search.ask()) is not None:
         streams = probe.load if probe.by == "concurrency" else float(probe.requests)
@@ -605,7 +605,7 @@ def _results(
     """Return each worker's result once all have one; until then report progress."""
     progress = [Progress(0, 0, 0, share, 0) for share in shares]
     busy: dict[Any, int] = {process.answers: number for number, process in enumerate(processes)}
-    results: dict[int, WorkerResult] = {}
+    results = {}
     while busy:
         for pipe in wait(list(busy)):
             number = busy[pipe]
@@ -670,7 +670,7 @@ def measure(
         )
         for position in range(len(workload.points))
     ]
-    loads: list[LoadResult] = []
+    loads = []
     warm_up = _WarmUp(options)
     with Workers() as workers:
         for task, point in zip(tasks, workload.points, strict=True):
@@ -691,7 +691,7 @@ def _sent(task: WorkerTask, point: LoadPoint, workers: Workers, options: LoadOpt
     """Send a load point, again by more workers where the client does not keep up."""
     requests = task.requests
     on_progress = partial(options.on_progress, point.label)
-    discarded: list[tuple[int, str]] = []
+    discarded = []
     for attempt, count in enumerate(workers.counts(requests, options.workers)):
         cache_before = options.cache.begin()
         drafts_before = options.drafts()

@@ -264,7 +264,7 @@ def read_pages(
 ) -> Iterator[tuple[EngineCard, _Metrics, dict[str, list[float]]]]:
     """Yield engines and names of metrics with the `samples` of the engine's page; each page is
     fetched once."""
-    pages: dict[str, dict[str, list[float]]] = {}
+    pages = {}
     for card, metrics in sources:
         path = card.serving.metrics_path
         if path not in pages:
@@ -474,7 +474,7 @@ class DraftReader:
         ]
 
     def __call__(self) -> DraftUse | None:
-        gauges: list[DraftUse] = []
+        gauges = []
         for _, metrics, page in read_pages(self._client, self._sources):
             if (use := drafts_of_page(metrics, page)) is not None:
                 if use.counted:

@@ -296,7 +296,7 @@ class Texts:
         high = len(words)
         # Every word except the first has a blank before it.
         tried = high if prefix else high - self._first(words[0]) + 1
-        excess: dict[str, int] = {}
+        excess = {}
         low = least  # Fewer than `low` words are too short, more than `high` too long.
         while low <= high:
             tried = min(max(tried, low), high)

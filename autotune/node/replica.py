@@ -167,7 +167,7 @@ def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCach
 def _whole_blocks(pieces: Sequence[Segment], block: int) -> dict[int, int]:
     """Cut the segments of a prompt to whole blocks of the pool: tokens by segment number."""
     end = 0
-    cut: dict[int, int] = {}
+    cut = {}
     for piece in pieces:
         begin = end // block * block
         end = end + piece.tokens

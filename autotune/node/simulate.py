@@ -83,7 +83,7 @@ def run_server(
     outcome = SimulatedOutcome(startup_s=startup_s(server, plan), memory=plan)
     if failure := start_failure(server, plan) or too_long(server, plan, workload):
         return replace(outcome, failure=failure)
-    runs: list[RequestRecords] = []
+    runs = []
     cached = read = 0.0
     preemptions = 0
     for position in range(len(workload.points)):

@@ -256,7 +256,7 @@ class Fluid:
         late = longer(0.0, each * self._front_end_s - ramp_s - full_s)
         sending = each * load.written * self._c.output_token_us * 1e-6
         seconds = longer(at_s[-1] + late, sending)
-        wait_s: Seconds | None = None
+        wait_s = None
         if later_sent:
             computing_s, step_s = rest_s[-2:]
             queue = max(0, load.in_flight - self._running)

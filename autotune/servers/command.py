@@ -34,7 +34,7 @@ def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) ->
     The address stands last, where it wins over an abbreviation of the same option (``--por 80``) in
     every engine's parser.
     """
-    kept: list[str] = []
+    kept = []
     words = iter(argv)
     address = {flag: str(port + distance) for flag, distance in serving.port_flags.items()}
     address |= {serving.host_flag: host, serving.port_flag: str(port)}

@@ -326,7 +326,7 @@ def _last_line(text: str) -> str:
 
 def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
     """Parse ``--image ENGINE=IMAGE`` into images by engine; raises `BadInput`."""
-    asked: dict[str, str] = {}
+    asked = {}
     for text in texts:
         name, equals, image = (part.strip() for part in text.partition("="))
         if not (name and equals and image) or any(sign.isspace() for sign in image):

@@ -124,7 +124,7 @@ _LISTEN = "0A"
 def _listening(port: int) -> set[str]:
     """List the inodes of sockets that listen on a port at a local or any address
     (``/proc/net/tcp``, proc(5))."""
-    inodes: set[str] = set()
+    inodes = set()
     for table in ("tcp", "tcp6"):
         try:
             lines = (Path("/proc/net") / table).read_text(encoding="ascii").splitlines()[1:]

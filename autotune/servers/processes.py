@@ -176,14 +176,14 @@ def end(
     """Send each living member SIGTERM, wait, then SIGKILL; `pause` returns True if there is no time
     for grace."""
     began = time.monotonic()
-    signals: list[str] = []
+    signals = []
     living = alive()
     for number, limit_s in ((signal.SIGTERM, terminate_s), (signal.SIGKILL, kill_s)):
         if not living:
             break
         signals.append(number.name)
         deadline = time.monotonic() + limit_s
-        signalled: set[int] = set()
+        signalled = set()
         while living:
             for process in living:
                 if process.pid not in signalled:

@@ -287,7 +287,7 @@ def launch_each(
     """
     if not command.servers:
         return launch_one(command, folder)
-    servers: list[Server] = []
+    servers = []
     try:
         for number, own in enumerate(command.servers):
             one = replace(command, env={**command.env, **among_visible(own)})

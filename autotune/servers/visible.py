@@ -83,7 +83,7 @@ def visible_gpus(vendor: str, environment: Environment | None = None) -> Visible
 
 def _listed(text: str) -> tuple[str, ...]:
     """Return the entries of a list that a driver reads."""
-    valid: list[str] = []
+    valid = []
     for word in map(str.strip, text.split(",")):
         if not _ENTRY.fullmatch(word):
             break
@@ -93,7 +93,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 def _among(outer: Sequence[str], entries: Sequence[str]) -> tuple[str, ...]:
     """Return the GPUs that entries name among those which an outer list leaves."""
-    words: list[str] = []
+    words = []
     for entry in entries:
         if entry.isdecimal() and int(entry) >= len(outer):
             break

@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 from autotune.base import BadInput, Interval, Json
 from autotune.engines import Command
-from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, curve_of, is_number, is_valid_row
 from autotune.load.workloads import Workload, load_workload
 from autotune.node.calibration import ServerSetup, calibration_of, interval90, sigma
@@ -531,7 +530,7 @@ class StudyFigures:
         A configuration counts where every limited metric was measured, by the mean over its
         launches.
         """
-        found: list[tuple[float, int, list[tuple[float, Slo, float]]]] = []
+        found = []
         first = self.spec.workloads[0]
         for position in self.history.by_position:
             rows = self._tried(position)

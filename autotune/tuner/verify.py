@@ -152,7 +152,7 @@ def retargeted(
 
     Raises `BadInput` for an engine that is not there.
     """
-    wanted: dict[str, str] = {}
+    wanted = {}
     if not backend.installed:
         wanted = {name: version for name, version in versions.items() if version is not None}
     cards = [library.engine(name) for name in versions]
@@ -250,7 +250,7 @@ def _studied_commands(home: Home, spec: StudySpec) -> Iterator[StudiedCommand]:
     first = [p for p in reversed(roles) if p is not None and history.scores(p)]
     # The best command of every layout comes before the second best of any.
     of_layout = Counter[tuple[Scalar, ...]]()
-    place_in_layout: dict[int, int] = {}
+    place_in_layout = {}
     for position in dict.fromkeys([*first, *ran]):
         one = history.configuration(position)
         layout = one.engine, *map(one.knobs.get, RANKS)
@@ -273,7 +273,7 @@ def translate_commands(
     versions = {one.name: one.version for one in spec.engines}
     spaces: dict[str, EngineSpace] = {}
     commands: dict[str, PredictedCommand] = {}
-    notes: list[str] = []
+    notes = []
     for one in known:
         if len(commands) - (known[0].role == "baseline") >= top and one.role == "next best":
             break
@@ -413,7 +413,7 @@ class Comparison:
             self._library.engine(text.partition("=")[0]).engine
             for text in (*options.engine_bins, *options.images)
         }
-        versions: dict[str, str | None] = {}
+        versions = {}
         for one in self._commands:
             name = one.choice.engine
             versions[name] = asked.get(name)

@@ -81,7 +81,7 @@ def listed_groups(config: ConfigJson, words: Sequence[str], attention: Mapping[s
     """
     kinds = [facts().mixers[word] for word in words]
     alone = _alone(words)
-    listed: Listed = []
+    listed = []
     for kind in sorted({*kinds} - {_ATTENTION}) + [_ATTENTION] * alone:
         having = [n for n, one in enumerate(kinds) if one == kind]
         figures = {"mixer": kind, **attention} if kind == _ATTENTION else _described(config, kind)

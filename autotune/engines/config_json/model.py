@@ -268,7 +268,7 @@ def _indexer(config: ConfigJson, layers: int) -> Indexer | None:
     config.required("index_head_dim", "index_n_heads")
     figures = config.figures("indexer")
     # Some layers may reuse another's choice (GLM-5.2).
-    own: int | None = None
+    own = None
     kinds = config.per_layer("indexer_types", layers) or config.per_layer(
         "index_topk_pattern", layers
     )

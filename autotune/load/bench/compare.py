@@ -174,7 +174,7 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     loads_a = _loads(a)
     loads_b = _loads(b)
     sweep = max(len(loads_a), len(loads_b)) > 1
-    points: dict[str, tuple[Change, ...]] = {}
+    points = {}
     changes: tuple[Change, ...] = ()
     if sweep:
         # The repeats of a sweep are over all its loads: no interval for one of them.

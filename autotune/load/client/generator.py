@@ -312,7 +312,7 @@ class Generator:
 
     async def _hold(self, conversation: Conversation) -> None:
         """Send the turns of a session, each after the previous answer and its think time."""
-        failed: RequestOutcome | None = None
+        failed = None
         before_ns = perf_counter_ns()
         try:
             for number, (_, place, _) in enumerate(conversation.turns):

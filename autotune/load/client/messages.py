@@ -354,7 +354,7 @@ class WorkerTask(NamedTuple):
         prompts = self.prompts
         own = self.requests.part(self.worker, self.workers)
         bodies = list[bytes]()
-        begun: list[Conversation] = []
+        begun = []
         if (turns := self.requests.turns) is None:
             bodies = prompts.bodies(self.requests, self.key, slice(self.worker, None, self.workers))
         else:

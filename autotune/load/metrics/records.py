@@ -75,7 +75,7 @@ class RequestRecords:
     def one_after_another(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
         """Return several runs on one server, such as the load points of a sweep, as one run without
         pauses."""
-        shifted: list[RequestRecords] = []
+        shifted = []
         clock_s = 0.0
         for run in runs:
             if len(run):

@@ -358,10 +358,10 @@ class SessionLengths(LinesWithLengths):
                 f"{self.file} holds {self.held} turns and sends all; prompts: {prompts} differs"
             )
         numbers: dict[tuple[str, str], int] = {}
-        preambles: list[int] = []
+        preambles = []
         systems: list[tuple[str, Sequence[object]]] = []
         rows: list[tuple[int, int, int, float, int, int, int]] = []
-        contents: list[Content | None] = []
+        contents = []
         for session in self.sessions:
             system = -1
             if session.preamble:

@@ -274,7 +274,7 @@ def sample(
     Raises `BadInput`: the file cannot be read, or holds fewer.
     """
     pairs = half_of(conversations(path).pairs, half)
-    chosen: list[FileRequest] = []
+    chosen = []
     for position in generator.permutation(len(pairs)).tolist():
         prompt, answer = pairs[position]
         read = tokenizer.count(prompt)

@@ -547,7 +547,7 @@ def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict
     unseen: list[dict[str, float]] = [{} for _ in problem.points]
     refit = refit_without(problem, x)
     # Groups of two kinds may have the same members.
-    fits: dict[tuple[int, ...], list[RunMetrics]] = {}
+    fits = {}
     for kind, named in groups(problem.points).items():
         for name, members in named.items():
             if members not in fits:

@@ -128,7 +128,7 @@ class MeasuredRow:
     @cached_property
     def deductions(self) -> Mapping[str, float]:
         """Return the factors by which its weight is reduced, by reason."""
-        factors: dict[str, float] = {}
+        factors = {}
         if silent := self.cold_start_s:
             # Compare with a run of a warm server by the variances of both.
             error = _ERROR_S / (self.metrics["duration"] - silent)
@@ -425,7 +425,7 @@ def _table_row(
         raise BadInput(f"give either workload, or all of {', '.join(_LENGTHS)}")
     command = split_command(f"{cells.get('env', '')} {cells['command']}")
     failure = str(cells["failure"]) if "failure" in cells else None
-    metrics: dict[str, float] = {}
+    metrics = {}
     if not failure:
         metrics = checked_metrics({name: value for name, value in cells.items() if name in METRICS})
     counts = {name: _whole(name, cells.get(name)) for name in _WHOLE}
@@ -517,7 +517,7 @@ def checked_metrics(given: Mapping[str, Any]) -> dict[str, float]:
 
     Raises `BadInput`: a metric that is missing, no number, or in another unit than its name says.
     """
-    metrics: dict[str, float] = {}
+    metrics = {}
     for name, value in given.items():
         figure = _number(name, value)
         if figure is None:

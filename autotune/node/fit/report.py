@@ -205,7 +205,7 @@ def rankings(predictions: Predictions) -> dict[str, list[Json]]:
             at_one_load[load].append(predicted)
     of_all: list[Ranked] = []
     of_one: list[Ranked] = []
-    best: list[dict[str, str]] = []
+    best = []
     for members in at_one_load.values():
         point = members[0].point
         node = f"{point.resolved.context.gpus}×{point.gpu}"

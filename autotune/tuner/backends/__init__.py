@@ -196,7 +196,7 @@ class Backend(ABC):
             return None
         random = not load_workload(spec.workloads[0], library).has_text
         stated = round(spec.model.acceptance.length(drafted), 2)
-        forced: float | None = None
+        forced = None
         forceable = random_weights or (random and not spec.reference_checks)
         if forceable and (switch := kind.switch(version)):
             forced = float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted))

@@ -74,7 +74,7 @@ def reported_by(
 ) -> list[ReportedSettings]:
     """Return what a ready server and its log report; of the sources of one name the first that
     reports something."""
-    reported: dict[str, ReportedSettings] = {}
+    reported = {}
     with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
         document_at = cache(client.get_json)
         for source in card.resolved:

@@ -33,7 +33,7 @@ from autotune.engines.context import default_of
 from autotune.engines.enumeration import Enumeration
 from autotune.engines.machine import node
 from autotune.engines.promises import Promised, admitted, given_up_by, promises_of
-from autotune.load.metrics.table import HEADLINE, Metrics, curve_of, scaled
+from autotune.load.metrics.table import HEADLINE, curve_of, scaled
 from autotune.load.workloads import load_workload
 from autotune.node.unread import with_unread, with_unread_settings
 
@@ -119,7 +119,7 @@ class RecordedTable(Backend):
         first = trial.launch_index % len(repeats)
         in_turn = [*repeats[first:], *repeats[:first]]
         row = in_turn[0]
-        metrics: dict[str, Metrics] = {}
+        metrics = {}
         factor = noise_factor(spec, trial)
         for name in trial.workloads if row.failure is None else ():
             key = table.key_of_workload(name, objective=name == spec.workloads[0])
@@ -298,7 +298,7 @@ def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library
     for name in spec.workloads:
         with suppress(BadInput):
             longest.append(load_workload(name, library).longest_request)
-    engines: dict[str, tuple[Engine, Context]] = {}
+    engines = {}
     for name, recorded in versions.items():
         with suppress(BadInput):
             kind = engine(name, library)
@@ -537,7 +537,7 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
     }
     configuration = Configuration(kind.name, kind.default_knobs(context, {**unset, **set_knobs}))
     plain = kind.parse(kind.command(configuration, context), context.version)
-    words: list[str] = []
+    words = []
     for name, value in options.items():
         option = _option(name)
         # Skip options that every command has.

@@ -510,7 +510,7 @@ class Docker(LaunchingBackend):
                 if known is None:
                     raise BadInput(f"--engine {name}=={version}: {no_image(card, hardware)}")
                 chosen_images[name] = known.image.replace("{version}", version)
-        chosen: Images = {}
+        chosen = {}
         for card in cards:
             if image := chosen_images.get(card.engine):
                 version = version_of(image, engine(card.engine, library), hardware)

@@ -465,7 +465,7 @@ def _row(reader: TableReader, line: int, launch: Launch) -> Row:
         if not (value is None or isinstance(value, bool | int | float | str)):
             raise reader.refuse(f"{name} is {value!r}, not a plain value", line)
         knobs[name] = as_integer(value) if isinstance(value, float) else value
-    metrics: dict[str, Metrics] = {}
+    metrics = {}
     for workload, measured in result.metrics.items() if result.failure is None else ():
         metrics[workload] = {name: value for name, value in measured.items() if value is not None}
         for name, value in metrics[workload].items():

@@ -27,7 +27,7 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
 
     Raises `BadInput` for unknown metrics and for options that contradict each other.
     """
-    notes: list[str] = []
+    notes = []
     pareto = spec.pareto if options.pareto is None else options.pareto
     weights = options.weights
     if weights is None and spec.weights:

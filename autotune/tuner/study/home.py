@@ -76,7 +76,7 @@ class Home:
     def names(self) -> list[str]:
         """Return the existing studies, oldest first; also one without a specification if its
         launches exist."""
-        begun: dict[str, float] = {}
+        begun = {}
         for name in (RESULTS, "study.yaml"):
             for path in self.studies.glob(f"*/{name}"):
                 with suppress(FileNotFoundError):  # it is just being deleted

@@ -141,7 +141,7 @@ def with_loads(
             "--find-load"
         )
     rungs: tuple[int, ...] = ()
-    notes: list[str] = []
+    notes = []
     if text is not None:
         words = text.split(",")
         if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):

@@ -203,7 +203,7 @@ def subsets_towards_default(candidates: CandidateSet, winner: int) -> dict[int, 
         return {
             candidates.position(name): frozenset(back) for name, back in names if name in candidates
         }
-    between: dict[int, frozenset[str]] = {}
+    between = {}
     for position, candidate in enumerate(candidates.items):
         other = candidate.configuration
         back = difference(other, mine) if other.engine == mine.engine else []
