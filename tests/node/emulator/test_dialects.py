@@ -150,6 +150,35 @@ def test_the_backend_that_rocm_chose_is_read(
             "bad_argument",
             ["1 validation error for TorchLlmArgs", "fraction\n  Extra inputs are not permitted"],
         ),
+        # The variables are read before everything else, as the platform's module is imported.
+        (
+            "HIP_VISIBLE_DEVICES=0 CUDA_VISIBLE_DEVICES=1 vllm serve Qwen/Qwen3-8B",
+            "mi300x",
+            "",
+            "infrastructure",
+            ["_sync_hip_cuda_env_vars", "HIP_VISIBLE_DEVICES='0' vs CUDA_VISIBLE_DEVICES='1'"],
+        ),
+        (
+            f"vllm serve {QWEN} -tp 8 --attention-backend ROCM_AITER_FA --block-size 8",
+            "mi300x",
+            "",
+            "unsupported",
+            ["EngineCore failed to start", "Reason: ['block_size not supported']"],
+        ),
+        (
+            f"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION=INT5 vllm serve {QWEN} -tp 8",
+            "mi300x",
+            "",
+            "bad_argument",
+            ["Traceback", "Invalid value 'INT5' for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"],
+        ),
+        (
+            "python3 -m sglang.launch_server --model-path openai/gpt-oss-120b --tp 8",
+            "mi300x",
+            "",
+            "unsupported",
+            ["prepare_server_args", "Unknown quantization method: mxfp4"],
+        ),
         (
             f"trtllm-serve {R1} --tp_size 2",
             "h200",
