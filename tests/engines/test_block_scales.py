@@ -25,12 +25,14 @@ NO_KERNEL = "Unsupported SM version for FP8 block scaling GEMM"
 def resolved_of(
     model: str, hardware: str, version: str = "1.2.0", backend: str | None = None
 ) -> ResolvedCommand:
-    """A command with all GPUs of a node and perhaps a backend of its file, as it runs."""
+    """A command with all GPUs of a node, whole experts on each, and perhaps a backend of its file,
+    as it runs."""
     flag = "--extra_llm_api_options" if version == "1.0.0" else "--config"
     more = (flag, "own.yaml") if backend else ()
     files = {"own.yaml": f"moe_config: {{backend: {backend}}}\n"} if backend else {}
     node = LIBRARY.hardware[hardware]
-    command = Command(("trtllm-serve", model, "--tp_size", str(node.gpus), *more), files=files)
+    sizes = ("--tp_size", str(node.gpus), "--ep_size", str(node.gpus))
+    command = Command(("trtllm-serve", model, *sizes, *more), files=files)
     return resolve_for(KIND, command, Context(LIBRARY.model(model), node, node.gpus, version))
 
 

@@ -493,6 +493,25 @@ def test_tensorrt_llm_s_combinations(settings: dict[str, Scalar], rule: str | No
     assert [r.name for r in broken_rules(kind.card, made, judged)] == ([rule] if rule else [])
 
 
+@pytest.mark.parametrize(
+    "model", ["MiniMaxAI/MiniMax-M2.5", "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"]
+)
+def test_tensorrt_llm_wants_whole_blocks_of_each_expert_on_a_rank(model: str) -> None:
+    """NVIDIA/TensorRT-LLM#14613: an expert's 1536 are 192 on each of 8 ranks, with blocks of 128."""
+    kind = engine("tensorrt_llm")
+    here = context(kind.version(), model, "h200")
+    for sizes, refused in (
+        ((8, 1, 1), True),
+        ((1, 8, 1), True),
+        ((4, 1, 1), False),
+        ((1, 8, 8), False),
+    ):
+        names = ("tensor_parallel", "data_parallel", "expert_parallel")
+        asked = kind.default_knobs(here, dict(zip(names, sizes, strict=True)))
+        broken = broken_rules(kind.card, Configuration(kind.name, asked), here)
+        assert ("expert-shards-split-blocks" in [rule.name for rule in broken]) == refused, sizes
+
+
 def test_tensorrt_llm_needs_nvidia() -> None:
     card = engine("tensorrt_llm").card
     holds = {
