@@ -27,7 +27,11 @@ PLACES = [
     ("vllm", "0.32.0", "mi300x"),
     ("sglang", "0.5.23", "mi300x"),
     ("tensorrt_llm", "1.2.0", "h200"),
+    ("tensorrt_llm", "1.3.0rc24", "b200"),
+    ("vllm", "0.33.0", "mi355x"),
 ]
+MODELS = {"mi355x": "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"}
+"""Model with ordinary attention, by GPU; elsewhere it is DeepSeek-R1."""
 SAMPLE = 5
 PINS = {"context_length": 32768, "prefix_caching": False}
 """A part of the space is enumerated sooner."""
@@ -44,7 +48,8 @@ def test_candidates_are_read_back_as_they_are(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     kind = engine(name, LIBRARY)
-    context = Context(LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.node(hardware), 8, version)
+    model = LIBRARY.model(MODELS.get(hardware, "deepseek-ai/DeepSeek-R1"))
+    context = Context(model, LIBRARY.node(hardware), 8, version)
     candidates = enumerate_engine(kind.card, context, PINS).configurations
     chosen = random.Random(5).sample(candidates, min(SAMPLE, len(candidates)))
     ran = 0
