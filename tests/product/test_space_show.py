@@ -55,6 +55,9 @@ def test_a_narrowed_space_is_small(tmp_path: Path) -> None:
     done = autotune("space", "show", "--json", "--space", str(small), home=tmp_path / "home")
     assert done.code == 0, done.err
     assert set(done.json["engines"]) == {"vllm", "sglang"}
+    (effect,) = done.json["engines"]["vllm"]["knobs"]["stream_interval"]["published"]
+    assert effect.startswith("×1.57, gpt-oss-20b on a B200, 1024 requests in flight")
+    assert "vllm#27869" in effect
     assert 1 < done.json["engines"]["sglang"]["candidates"] <= 4
     assert autotune("space", "check", str(small), home=tmp_path / "home").code == 0
 
