@@ -25,7 +25,7 @@ from .errors import (
 from .evidence import Evidence, Evidenced
 from .files import beside, expanded, sync_folder, write_atomically
 from .notify import Notify, Stage, Watch, silent
-from .values import Interval, Json, frozen
+from .values import Interval, Json, JsonObject, frozen
 
 __all__ = [
     "AutotuneError",
@@ -38,6 +38,7 @@ __all__ = [
     "Interrupted",
     "Interval",
     "Json",
+    "JsonObject",
     "LoadFailed",
     "MalformedFile",
     "NothingFeasible",

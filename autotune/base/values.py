@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
 Json = dict[str, Any]
 """An object of JSON or YAML."""
+JsonObject = Mapping[str, Any]
+"""The same, only read."""
 Interval = tuple[float, float]
 """The lower and the upper end."""
 Kind = TypeVar("Kind")

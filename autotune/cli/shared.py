@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from rich.markdown import CodeBlock, Markdown, TableElement
 from rich.table import Table
 from rich.text import Text
 
-from autotune.base import Json
+from autotune.base import Json, JsonObject
 from autotune.tuner.study.options import GROUPS, Option, RunOptions, declared_options
 
 Function = Callable[..., Any]
@@ -158,12 +158,12 @@ def refusal(error: click.ClickException) -> str:
 MESSAGES = Console(stderr=True, soft_wrap=True)
 
 
-def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+def print_json(value: JsonObject | Sequence[Any]) -> None:
     """Print the answer of a command with ``--json``."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
-def answer(as_json: bool, value: Mapping[str, Any] | Sequence[Any], lines: Iterable[str]) -> None:
+def answer(as_json: bool, value: JsonObject | Sequence[Any], lines: Iterable[str]) -> None:
     """Print a command's result: one JSON object, or lines for people."""
     if as_json:
         print_json(value)

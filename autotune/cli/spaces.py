@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
-from autotune.base import Json
+from autotune.base import Json, JsonObject
 from autotune.engines import CandidateSet, EngineSpace, Scalar, engine, names
 from autotune.engines.cards import active_parameters, total_parameters, weight_bytes_per_gpu
 from autotune.engines.engine import RULE
@@ -119,7 +118,7 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
     return knobs
 
 
-def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _listed(knobs: Mapping[str, JsonObject]) -> list[str]:
     """List the searched knobs, with a value's trade-off on its own line; then the others."""
     wide = max(map(len, knobs), default=0)
     searched = []

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.base import BadInput, Json, UnknownName, write_atomically
+from autotune.base import BadInput, Json, JsonObject, UnknownName, write_atomically
 from autotune.load.metrics import readable
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.recommendation import Recommendation, Verdict
@@ -135,7 +134,7 @@ def list_studies(home: Path, as_json: bool) -> None:
         Console(width=_NO_WIDTH).print(table, highlight=False)
 
 
-def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
+def _cells(row: JsonObject, several: bool) -> dict[str, str]:
     """Format a row for people, with its nodes if any study has `several`; an unfinished study shows
     its progress."""
     cells = {name: row[name] for name in _SHOWN}

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from autotune.base import BadInput
+from autotune.base import BadInput, JsonObject
 
 _NODES = (
     ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Tuple, ast.List,
@@ -86,7 +86,7 @@ class _Bound(ast.NodeTransformer):
 class Namespace:
     """Attribute access over a mapping; a missing name is ``None``, also when nested."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: JsonObject) -> None:
         self._values = values
 
     def __getattr__(self, name: str) -> Any:

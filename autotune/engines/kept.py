@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, JsonObject, frozen
 
 from .command import Command, Words, referenced
 from .context import Context
@@ -44,7 +44,7 @@ class OwnOption:
     names: Sequence[str]
     words: Words = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: JsonObject = field(default_factory=dict)
     option: Option | None = None
     value: Any = None
     tuned: bool = False
@@ -89,7 +89,7 @@ class Kept:
 
     words: Words = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: JsonObject = field(default_factory=dict)
     kept: Sequence[str] = ()
     translated: Sequence[str] = ()
     dropped: Sequence[str] = ()
@@ -128,7 +128,7 @@ def given_options(kind: Engine, words: Words, version: str) -> list[OwnOption]:
     return list(found.values())
 
 
-def keys_of(document: Mapping[str, Any]) -> list[OwnOption]:
+def keys_of(document: JsonObject) -> list[OwnOption]:
     """Return each key of a config file."""
     return [OwnOption((key,), config={key: value}) for key, value in dotted(document).items()]
 
@@ -174,7 +174,7 @@ def _part(whole: OwnOption, key: str, leaf: Any) -> OwnOption:
     return OwnOption((f"{whole.names[0]}{key}", *whole.names), (f"{whole.name}{key}", text))
 
 
-def literal_addition(config: Mapping[str, Any]) -> list[Addition]:
+def literal_addition(config: JsonObject) -> list[Addition]:
     """Return the addition of keys to the config file; text in braces is no template there."""
     texts = {
         key: f"{{{repr(v).translate(_BRACES)}}}" for key, v in config.items() if isinstance(v, str)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from autotune.base import BadInput, Json, MalformedFile, UnknownName
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, UnknownName
 
 from .cards import Architecture, HardwareCard, ModelCard
 from .config_json import CONFIG, model_from_file
@@ -295,7 +295,7 @@ class Library:
         self,
         overlays: Sequence[Path] = (),
         files: Sequence[Path] = (),
-        calibration: Mapping[str, Any] | None = None,
+        calibration: JsonObject | None = None,
     ) -> None:
         self.calibration = calibration
         self.roots = (*overlays, spaces_root())

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, Json, MalformedFile, frozen
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, frozen
 
 from .command import Configuration
 from .context import Context, as_failure
@@ -79,7 +79,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(part, f"{path}.{key}")
 
 
-def dotted(document: Mapping[str, Any]) -> Json:
+def dotted(document: JsonObject) -> Json:
     """Return the values in nested mappings by their dotted keys."""
     return {key[1:]: value for key, value in leaves(document) if key}
 

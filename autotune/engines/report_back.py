@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from autotune.base import Json
+from autotune.base import Json, JsonObject
 
 from .command import Command, Configuration, Resolved, Scalar
 from .context import Context, default_of, effective
@@ -165,7 +165,7 @@ class _Reported(Namespace):
 
 
 def parse_reported(
-    engine: Engine, asked: Configuration, context: Context, sources: Mapping[str, Mapping[str, Any]]
+    engine: Engine, asked: Configuration, context: Context, sources: Mapping[str, JsonObject]
 ) -> tuple[dict[str, Scalar], Configuration]:
     """Parse the knobs reported by an engine's `sources`; returns them, and the effective
     configuration with them."""

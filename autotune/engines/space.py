@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import field, replace
-from typing import Any
 
-from autotune.base import BadInput, Json, frozen
+from autotune.base import BadInput, Json, JsonObject, frozen
 
 from .command import Command, Configuration, Knobs, Scalar, Words
 from .context import Context, effective
@@ -45,7 +44,7 @@ class PassedThrough:
     given: Set[str] = frozenset()
     pins: Knobs = field(default_factory=dict)
     related: Sequence[str] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: JsonObject = field(default_factory=dict)
     own: Set[str] = frozenset()
 
     def command(self, kind: Engine, configuration: Configuration, context: Context) -> Command:
@@ -168,7 +167,7 @@ def _decides(
     for absent in (None, object()):
         scope = context.scope({})
         for space in ("args", "env", "config"):
-            values: Mapping[str, Any] = getattr(parsed, space)
+            values: JsonObject = getattr(parsed, space)
             scope[space] = Namespace(_with(absent, values, given, space))
         with suppress(BadInput):
             readings.append(kind.read(knob, scope, parsed.version))
@@ -176,7 +175,7 @@ def _decides(
     return not readings or any(reading != value for reading in readings)
 
 
-def _with(absent: object, values: Mapping[str, Any], given: Set[str], path: str) -> Json:
+def _with(absent: object, values: JsonObject, given: Set[str], path: str) -> Json:
     """Copy nested mappings with a value in the place of what is given."""
     return {
         key: absent

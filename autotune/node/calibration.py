@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import truediv
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import AllowInfNan, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
-from autotune.base import BadInput, Interval, Json, MalformedFile
+from autotune.base import BadInput, Interval, Json, JsonObject, MalformedFile
 from autotune.base.arrays import Floats
 from autotune.engines import Entry, HardwareCard, Knobs, Library, ModelCard
 from autotune.engines.entry import spaces_root
@@ -337,7 +337,7 @@ class ServerSetup:
     gpus: int
     calibration: Calibration | None = None
     on_random: float | None = None
-    replaced: Mapping[str, Any] = field(default_factory=dict)
+    replaced: JsonObject = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.model.check_predicted()
@@ -354,7 +354,7 @@ def adjustments_of(setup: ServerSetup) -> list[Adjustment]:
     return holding(speed_card(setup.engine).adjustments, scope, setup.version)
 
 
-def adjusted_coefficients(setup: ServerSetup, figures: Mapping[str, Any]) -> Coefficients:
+def adjusted_coefficients(setup: ServerSetup, figures: JsonObject) -> Coefficients:
     """Return the card's behaviour and these figures (or draws of them), adjusted for a setup."""
     values = {**speed_card(setup.engine).base.model_dump(), **figures}
     for adjustment in adjustments_of(setup):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from packaging.version import Version
 
-from autotune.base import Interval, Json
+from autotune.base import Interval, Json, JsonObject
 from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import Workload
 
@@ -23,7 +22,7 @@ from .calibration import (
 )
 
 _LATENCIES = ("median_ttft_ms", "median_tpot_ms")
-Predicted = tuple[ServerSetup, Mapping[str, Any]]
+Predicted = tuple[ServerSetup, JsonObject]
 """A setup, and its metrics or its result of `prediction`."""
 
 
@@ -54,7 +53,7 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
     )
 
 
-def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, Any]) -> Json:
+def intervals(setup: ServerSetup, workload: Workload, metrics: JsonObject) -> Json:
     """Return the 90 % intervals of a prediction, None if nothing ran, and its parts without a
     measurement."""
     subject = subject_of(setup, workload, metrics)

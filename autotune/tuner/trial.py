@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
-from autotune.base import Evidence, Evidenced, Interval, Json, frozen
+from autotune.base import Evidence, Evidenced, Interval, Json, JsonObject, frozen
 from autotune.engines import Command, Configuration, Failure
 from autotune.engines.command import Resolved
 from autotune.load.metrics.table import Metrics, curve_of
@@ -51,7 +51,7 @@ class Role(StrEnum):
         return {"role": self, "fidelity": _FULL}
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Role:
+    def from_json(cls, row: JsonObject) -> Role:
         """Parse the result of `to_json`; a row without a fidelity had its own weights."""
         return cls.RANDOM_WEIGHTS if row.get("fidelity") == _RANDOM else cls(row["role"])
 
@@ -208,7 +208,7 @@ class TrialResult(Evidenced):
     resolved: Resolved | None = None
     quarantine: str = ""
     gpu_ids: tuple[str, ...] = ()
-    answers: Mapping[str, Any] = field(default_factory=dict)
+    answers: JsonObject = field(default_factory=dict)
     accuracy: Accuracy | None = None
     evidence_of: Evidence | None = None
     kv_cache_tokens: int | None = None

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from autotune.base import JsonObject
+
 from ..layers import INDEXER_SCALE_BYTES
 from .keys import ConfigJson, facts
 from .mixers import Listed
@@ -18,7 +20,7 @@ indexer chooses entries at `_CHOSEN`; at 0 a layer has its window alone."""
 
 def listed_attention(
     config: ConfigJson,
-    figures: Mapping[str, Any],
+    figures: JsonObject,
     windowed: Sequence[bool],
     taken: Collection[int],
 ) -> Listed:
@@ -70,7 +72,7 @@ def _compress_ratios(config: ConfigJson, layers: int) -> list[int]:
     return ratios
 
 
-def _compressed(config: ConfigJson, figures: Mapping[str, Any], ratios: Sequence[int]) -> Listed:
+def _compressed(config: ConfigJson, figures: JsonObject, ratios: Sequence[int]) -> Listed:
     """Describe each ratio's layers; those with the window alone last, as the draft layer is one."""
     if odd := {*ratios} - {*_RATIOS}:
         config.unknown(f"{min(odd)} tokens for one entry of the cache")

@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.base import Json, MalformedFile, frozen
+from autotune.base import Json, JsonObject, MalformedFile, frozen
 
 from ..cards import MatrixType
 from ..entry import Entry, parse_yaml, spaces_root
 
-JsonObject = Mapping[str, Any]
 _NESTED = ("text_config", "llm_config", "language_config")
 """Keys of the decoder's figures in a multimodal model."""
 

@@ -4,9 +4,8 @@ feed-forward part alone."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from autotune.base import Json
+from autotune.base import Json, JsonObject
 
 from .keys import ConfigJson, facts
 
@@ -73,7 +72,7 @@ def _alone(words: Sequence[str]) -> bool:
     return not {*words}.isdisjoint((*_EXPERTS, *_DENSE))
 
 
-def listed_groups(config: ConfigJson, words: Sequence[str], attention: Mapping[str, Any]) -> Listed:
+def listed_groups(config: ConfigJson, words: Sequence[str], attention: JsonObject) -> Listed:
     """Describe the layers that the model's figures of `attention` do not; with mixers alone, or two
     in each layer, also those that they do, last.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from autotune.base import Json
+from autotune.base import Json, JsonObject
 
 from ..cards import Positions
 from .keys import ConfigJson, facts
@@ -37,7 +36,7 @@ def context_figures(config: ConfigJson) -> Json:
     }
 
 
-def _scaling(config: ConfigJson) -> Mapping[str, Any]:
+def _scaling(config: ConfigJson) -> JsonObject:
     """Return the parameters of the rotary embedding; of several kinds of layers, of one that is
     scaled."""
     stated = config.get("rope_scaling") or config.get("rope_parameters")
@@ -47,7 +46,7 @@ def _scaling(config: ConfigJson) -> Mapping[str, Any]:
     return next((part for part in parts if part.get("factor")), {}) if parts else stated
 
 
-def _positive(scaling: Mapping[str, Any], key: str) -> float:
+def _positive(scaling: JsonObject, key: str) -> float:
     value = scaling.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**31:
         return 0

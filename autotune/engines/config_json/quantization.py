@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune.base import Json, frozen
+from autotune.base import Json, JsonObject, frozen
 
 from ..cards import MatrixType
 from ..layers import Projection
-from .keys import ConfigJson, JsonObject, facts, read_json
+from .keys import ConfigJson, facts, read_json
 
 _DRAFT = "mtp.layers.0."
 Names = Sequence[str]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from autotune.base import (
     Evidence,
     Interval,
     Json,
+    JsonObject,
     MalformedFile,
     beside,
     write_atomically,
@@ -389,7 +390,7 @@ def table(result: Json) -> list[str]:
     ]
 
 
-def search_lines(result: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def search_lines(result: JsonObject) -> tuple[list[str], list[str]]:
     """Format the curve of a load search, and its sentences."""
     by: By = result["find_load"]
     points = [

@@ -16,7 +16,7 @@ import json
 import re
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,6 +25,8 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple, cast
 
 import httptools
+
+from autotune.base import JsonObject
 
 Usage = tuple[int, int, int | None]
 """Prompt tokens, generated tokens, and cached prompt tokens if reported."""
@@ -112,12 +114,12 @@ def parsed(data: bytes | bytearray) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def is_error(body: Mapping[str, Any]) -> bool:
+def is_error(body: JsonObject) -> bool:
     """Return whether a JSON object reports an error, in one of the engines' two forms."""
     return bool(body.get("error")) or body.get("object") == "error"
 
 
-def error_message(body: Mapping[str, Any]) -> str:
+def error_message(body: JsonObject) -> str:
     """Return the server's error message from any of the engines' fields."""
     error = body.get("error", body)
     if isinstance(error, dict):
@@ -216,7 +218,7 @@ class EventStream:
         self._open_cr = False
         self._recent: deque[bytes] = deque(maxlen=_KEPT)
         self._stray = b""
-        self._usage: Mapping[str, Any] | None = None
+        self._usage: JsonObject | None = None
 
     def feed(self, body: bytes, now_ns: int) -> None:
         """Parse the next piece of the body, received at `now_ns`; it may be cut anywhere."""
@@ -372,7 +374,7 @@ class EventStream:
         return self.problem or OK
 
 
-def _carries_token(choice: Mapping[str, Any], first: bool) -> bool:
+def _carries_token(choice: JsonObject, first: bool) -> bool:
     """Return whether an event without plain text represents a token.
 
     A token may have no text of its own (half a character, a special token), and engines send it so.

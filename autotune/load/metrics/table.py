@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeGuard
 
-from autotune.base import BadInput, UnknownName, beside, frozen
+from autotune.base import BadInput, JsonObject, UnknownName, beside, frozen
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
 
@@ -75,7 +75,7 @@ class Rent:
             return "no price given"
         return f"{self.gpu_hour_price:.2f} a GPU hour"
 
-    def derived(self, metrics: Mapping[str, Any]) -> Metrics:
+    def derived(self, metrics: JsonObject) -> Metrics:
         """Add derived metrics to the metrics of one load, and to the rows of its curve.
 
         Recorded values stay, except costs with a price given. A metric without its inputs is left
@@ -179,12 +179,12 @@ def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
     return result
 
 
-def curve_of(metrics: Mapping[str, Any]) -> Sequence[Metrics]:
+def curve_of(metrics: JsonObject) -> Sequence[Metrics]:
     """Return the rows of a workload's curve, which a ladder or a load search measured."""
     return metrics.get(CURVE) or ()
 
 
-def is_valid_row(row: Mapping[str, Any]) -> bool:
+def is_valid_row(row: JsonObject) -> bool:
     """Return whether a row of a curve is a valid measurement."""
     return not row.get(INVALID) and not row.get("client_bound")
 

@@ -31,12 +31,12 @@ from dataclasses import field, replace
 from itertools import chain, combinations
 from multiprocessing.process import BaseProcess
 from operator import attrgetter
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from autotune.base import Notify, frozen
+from autotune.base import JsonObject, Notify, frozen
 from autotune.base.arrays import Floats
 from autotune.base.child import die_with_parent
 from autotune.load.metrics.table import HEADLINE
@@ -106,7 +106,7 @@ RunMetrics = dict[str, float]
 """Metrics of a simulated run; empty where the server fails."""
 
 
-def _numbers(metrics: Mapping[str, Any]) -> RunMetrics:
+def _numbers(metrics: JsonObject) -> RunMetrics:
     return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 

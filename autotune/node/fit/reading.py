@@ -28,7 +28,15 @@ from typing import Any
 import numpy as np
 from packaging.version import Version
 
-from autotune.base import BadInput, Evidence, Json, MalformedFile, UnknownName, frozen
+from autotune.base import (
+    BadInput,
+    Evidence,
+    Json,
+    JsonObject,
+    MalformedFile,
+    UnknownName,
+    frozen,
+)
 from autotune.engines import Context, FailureKind, Library, ModelCard, recognise, split_command
 from autotune.engines.context import broken_rules
 from autotune.engines.installed import as_measured
@@ -410,7 +418,7 @@ def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, Json]]:
 
 
 def _table_row(
-    source: str, line: int, cells: Mapping[str, Any], library: Library
+    source: str, line: int, cells: JsonObject, library: Library
 ) -> MeasuredRow | LeftOut:
     """Read a row's cells; raises `BadInput` for an unknown or missing column, or an impossible
     figure."""
@@ -451,7 +459,7 @@ def _table_row(
 
 
 def _workload(
-    cells: Mapping[str, Any], counts: Mapping[str, int | None], rate: float | None, library: Library
+    cells: JsonObject, counts: Mapping[str, int | None], rate: float | None, library: Library
 ) -> Workload:
     """Return the packaged workload of a launch, else one made of its parameters."""
     arrival = arrival_of(counts["max_concurrency"], rate)
@@ -512,7 +520,7 @@ def _whole(name: str, value: Any) -> int | None:
     return int(figure)
 
 
-def checked_metrics(given: Mapping[str, Any]) -> dict[str, float]:
+def checked_metrics(given: JsonObject) -> dict[str, float]:
     """Read the metrics of a complete row; a gap between tokens of 0 ms is unmeasured, and skipped.
 
     Raises `BadInput`: a metric that is missing, no number, or in another unit than its name says.

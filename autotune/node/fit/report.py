@@ -7,11 +7,10 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
-from autotune.base import Json
+from autotune.base import Json, JsonObject
 from autotune.load.metrics.table import HEADLINE
 
 from ..resolve_command import ResolvedCommand
@@ -153,7 +152,7 @@ def _error(ratios: Iterable[float | None]) -> float | None:
     return float(np.median(errors)) if errors else None
 
 
-def error_lines(summary: Mapping[str, Any]) -> list[str]:
+def error_lines(summary: JsonObject) -> list[str]:
     """Return the figures of `errors` in words, one sentence a line."""
     failures = summary["failures"]
     invented = summary["invented"]
@@ -232,7 +231,7 @@ def rankings(predictions: Predictions) -> dict[str, list[Json]]:
     return {"rankings": ranked, "best_engine": best}
 
 
-def ranking_lines(order: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+def ranking_lines(order: Mapping[str, Sequence[JsonObject]]) -> list[str]:
     """Return the orders of `rankings` in words, one sentence a line."""
     lines = [
         f"rank correlation (Spearman), {one['name']}, {one['points']} points: "

@@ -8,10 +8,10 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from autotune.base import Json, redact
+from autotune.base import Json, JsonObject, redact
 from autotune.load.metrics.table import PER_USER, Metrics, is_valid_row, shown_in
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, on_workloads, scores_of
@@ -50,7 +50,7 @@ def experiment_name(spec: StudySpec) -> str:
     return f"{spec.model.id} on {spec.gpus}x{spec.hardware.name}"
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(values: JsonObject) -> dict[str, float]:
     """Return the finite numbers of a mapping; MLflow metrics hold no others."""
     numbers = ((name, value) for name, value in values.items() if isinstance(value, int | float))
     return {name: float(value) for name, value in numbers if math.isfinite(value)}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from autotune.base import beside, redact, sync_folder
+from autotune.base import JsonObject, beside, redact, sync_folder
 from autotune.engines.entry import parse_yaml
 from autotune.servers.command import server_logs
 from autotune.servers.watchdog import read_ends
@@ -360,9 +360,7 @@ class StudyRuns:
                 self._client.set_tag(run.info.run_id, name, value)
                 run.data.tags[name] = value
 
-    def _log_batch(
-        self, run_id: str, points: Iterable[content.Point], params: Mapping[str, Any]
-    ) -> None:
+    def _log_batch(self, run_id: str, points: Iterable[content.Point], params: JsonObject) -> None:
         """Write metrics and params; MLflow refuses duplicate names (after replacing characters):
         the last is stored."""
         from mlflow.entities import Metric, Param

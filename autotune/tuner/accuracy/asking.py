@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from autotune.base import AutotuneError, silent
+from autotune.base import AutotuneError, JsonObject, silent
 from autotune.load.client.target import Target
 from autotune.load.server_client import http_client
 
@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 def ask(
     target: Target,
     model: str,
-    bodies: Sequence[Mapping[str, Any]],
+    bodies: Sequence[JsonObject],
     at_once: int,
     *,
     logprobs: bool = False,
@@ -68,7 +68,7 @@ def ask(
         room = asyncio.Semaphore(at_once)
         async with http_client(httpx.AsyncClient, target, _ANSWER_S) as client:
 
-            async def answer(body: Mapping[str, Any]) -> Answer | None:
+            async def answer(body: JsonObject) -> Answer | None:
                 async with room:
                     reply = await _answer(client, target, model, body, logprobs)
                 answered()
@@ -91,7 +91,7 @@ def gives_logprobs(target: Target, model: str) -> bool:
 
 
 async def _answer(
-    client: httpx.AsyncClient, target: Target, model: str, body: Mapping[str, Any], logprobs: bool
+    client: httpx.AsyncClient, target: Target, model: str, body: JsonObject, logprobs: bool
 ) -> Answer | None:
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     whole = {"model": model, "temperature": 0.0, **({"logprobs": TOP} if logprobs else {}), **body}
@@ -114,7 +114,7 @@ async def _answer(
     return Answer(text, tokens or words(text))
 
 
-async def _post(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+async def _post(client: httpx.AsyncClient, path: str, body: JsonObject) -> tuple[int, Any]:
     """Return status and document of an answer; 0 and the reason in words without an answer.
 
     What broke off is sent once more: some servers close kept-alive connections while a call goes

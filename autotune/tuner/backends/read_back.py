@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.base import Json, frozen, redact, write_atomically
+from autotune.base import Json, JsonObject, frozen, redact, write_atomically
 from autotune.engines import Context, Engine, EngineCard
 from autotune.engines.cards import kv_bytes_per_token
 from autotune.engines.command import Configuration, Knobs, Resolved
@@ -42,7 +42,7 @@ class ReportedSettings:
 
     name: str
     origin: str
-    settings: Mapping[str, Any]
+    settings: JsonObject
 
 
 def read_back(

@@ -19,12 +19,11 @@ from io import BytesIO
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
 
-from autotune.base import BadInput, Json, MalformedFile
+from autotune.base import BadInput, Json, JsonObject, MalformedFile
 from autotune.engines import Candidate, CandidateSet, Configuration, Entry, Library, Scalar
 from autotune.engines.entry import is_version
 from autotune.engines.promises import GivenUp
@@ -205,7 +204,7 @@ def check_measured(bundle: Bundle, spec: StudySpec) -> None:
                 raise BadInput(f"{metric} of {workload}: no launch of {bundle.path} has it")
 
 
-def pack(about: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
+def pack(about: JsonObject, members: Mapping[str, bytes]) -> bytes:
     """Write an archive, with further keys of the manifest; raises `BadInput` if it is larger than
     `unpack` accepts."""
     if len(members) >= _MOST_MEMBERS or sum(map(len, members.values())) > _MOST_BYTES - 2**20:

@@ -11,10 +11,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import yaml
@@ -22,6 +20,7 @@ from pydantic import ValidationError
 
 from autotune.base import (
     BadInput,
+    JsonObject,
     MalformedFile,
     UnknownName,
     expanded,
@@ -251,7 +250,7 @@ def calibration_of_home(given: Path | None, home: Path) -> Path | None:
     return given or (left if left.is_file() else None)
 
 
-def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None) -> Library:
+def library_for(space: Path | None, calibration: JsonObject | None = None) -> Library:
     """Return the packaged spaces, overlaid by the user's folder or engine file, with other
     coefficients if given."""
     if space is not None and not space.exists():

@@ -8,11 +8,10 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,6 +19,7 @@ from autotune.base import (
     BadInput,
     CannotGoOn,
     Json,
+    JsonObject,
     MalformedFile,
     StudyLocked,
     frozen,
@@ -60,7 +60,7 @@ def row_of(launch: Launch) -> Json:
     return kept | launch.result.to_json()
 
 
-def launch_of(row: Mapping[str, Any]) -> Launch:
+def launch_of(row: JsonObject) -> Launch:
     """Parse the result of `row_of`; raises ``KeyError``, ``TypeError`` or ``ValueError`` on another
     shape."""
     trial = {

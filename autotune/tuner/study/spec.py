@@ -7,13 +7,13 @@ the column ``node`` of a study whose launches run side by side on one machine.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, Field
 
-from autotune.base import BadInput, Interval, Json, UnknownName
+from autotune.base import BadInput, Interval, Json, JsonObject, UnknownName
 from autotune.engines import Configuration, Context, Entry, HardwareCard, ModelCard, Scalar, gpus_of
 from autotune.engines.entry import parse_yaml
 from autotune.engines.installed import InstalledEngine
@@ -178,7 +178,7 @@ class StudySpec(_Value):
         """Return the names that an engine's expressions see, in a version of the engine."""
         return Context(self.model, self.hardware, self.gpus, version, longest_request)
 
-    def derived(self, metrics: Mapping[str, Any], configuration: Configuration) -> Metrics:
+    def derived(self, metrics: JsonObject, configuration: Configuration) -> Metrics:
         """Add the metrics derived from one load of a configuration's servers, costs included."""
         return Rent.checked(gpus_of(configuration, self.gpus), self.gpu_hour_price).derived(metrics)
 
