@@ -159,9 +159,10 @@ def _check_energy(spec: StudySpec, backend: Backend) -> None:
 def _check_streaming(spec: StudySpec) -> None:
     """Raise `BadInput` for a goal or limit on the time between tokens, if these may come many at
     once."""
+    asked = spec.asked_metrics | {f"--goodput {name}": name for name in spec.goodput or ()}
     between = [
         f"{option.partition(' ')[0]} {metric}"
-        for option, metric in spec.asked_metrics.items()
+        for option, metric in asked.items()
         if "coarse-streaming" in spec.allow and ("itl" in metric or "tpot" in metric)
     ]
     if between:

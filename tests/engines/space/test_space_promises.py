@@ -135,6 +135,8 @@ def test_text_comes_in_pieces_only_where_that_is_allowed_and_many_requests_run()
 def test_no_limit_on_the_time_between_tokens_goes_with_coarse_streaming(metric: str) -> None:
     with pytest.raises(BadInput, match=f"--slo {metric}: with --allow coarse-streaming"):
         prepared("vllm", slos=(f"{metric}<=50",), allow=("coarse-streaming",))
+    with pytest.raises(BadInput, match="--goodput tpot: with --allow coarse-streaming"):
+        prepared("vllm", goodput=("ttft:2000 tpot:50",), allow=("coarse-streaming",))
 
 
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt_llm", "vllm"])
