@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,11 @@ def _resolve(
     hardware = node(asked.hardware, library)
     know_model(command, version, asked.model_id, library)
     model = model_of(command, library, version, asked.model_id)
-    context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
+    gpus, most = (
+        check_gpus(asked.gpus, hardware),
+        load.concurrency if asked.find_load is None else inf,
+    )
+    context = Context(model, hardware, gpus, "", load.longest_request, concurrency=most)
     return resolve_command(command, library, context, version)
 
 

@@ -131,3 +131,19 @@ def test_simulate_takes_copies_of_a_command(capsys: pytest.CaptureFixture[str]) 
     assert (told["config"]["replicas"], told["failure"], told["completed"]) == (8, None, 64)
     with pytest.raises(NothingFeasible, match="bad_argument"):
         simulate(replace(options, replicas=9), Path("nowhere"), as_json=True)
+
+
+def test_a_rule_on_the_load_is_judged_by_what_simulate_sends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """InferenceX 843c6254f, minimaxm2.5_fp8_mi325x.sh: blocks of 32 lie shuffled up to 16 requests
+    on two GPUs."""
+    typed = (
+        "VLLM_ROCM_USE_AITER=1 VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT=1 vllm serve "
+        "MiniMaxAI/MiniMax-M2.5 -tp 2 --block-size 32 --attention-backend ROCM_AITER_FA"
+    )
+    options = SimulateOptions("mi325x", typed.split(), gpus=2, workload="random:64:16:64")
+    simulate(replace(options, concurrency=16), Path("nowhere"), as_json=True)
+    assert json.loads(capsys.readouterr().out)["failure"] is None
+    with pytest.raises(NothingFeasible, match="crashed"):
+        simulate(replace(options, concurrency=17), Path("nowhere"), as_json=True)

@@ -25,7 +25,7 @@ from autotune.node.server import SimulatedServer
 from autotune.node.simulate import SimulatedOutcome
 
 from ..study.home import library_of
-from ..study.loads import loads_of
+from ..study.loads import context_of, loads_of
 from ..study.spec import StudySpec
 from ..trial import State, Trial, TrialResult
 from . import (
@@ -89,9 +89,7 @@ class SimulatedEvaluator:
         backend = backend_of(spec)
         kind = engine(trial.configuration.engine, self.library)
         loads = loads_of(spec, trial, self.library, backend.looks)
-        context = spec.context(
-            trial.engine_version, max(load.workload.longest_request for load in loads)
-        ).as_read(kind.card)
+        context = context_of(spec, trial.engine_version, self.library).as_read(kind.card)
         launched, speculation = backend.with_forced_acceptance(spec, trial, kind, self.library)
         resolved = resolve_for(kind, launched.command, context, calibration_of(self.library))
         factor = noise_factor(spec, trial)
