@@ -184,7 +184,7 @@ def start(launch: EmulatedLaunch, faults: Faults, log: Log) -> None:
     if last_words := _last_words(launch, faults, loaded=0.0):
         raise log.crash(last_words)
     for phase in launch.card.startup:
-        if phase.name and phase.name == until:
+        if phase.name == until:
             break
         if not phase.holds(launch.scope, launch.parsed.version):
             continue

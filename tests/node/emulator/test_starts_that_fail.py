@@ -45,10 +45,17 @@ def test_a_refused_command_line_ends_as_the_engines(command, line):
     assert ended.lines[-1].startswith(line)
 
 
-def test_versions_have_their_own_parsers():
-    ended = launched(*SGLANG, "--dcp-size", "2", options=("--engine-version", "0.5.6"))
+@pytest.mark.parametrize(
+    ("command", "version", "line"),
+    [
+        ([*SGLANG, "--dcp-size", "2"], "0.5.6", "unrecognized arguments: --dcp-size"),
+        ([*TRTLLM, "--enable_attention_dp"], "1.2.1", "No such option: --enable_attention_dp"),
+    ],
+)
+def test_versions_have_their_own_parsers(command, version, line):
+    ended = launched(*command, options=("--engine-version", version))
     assert ended.code == 2
-    assert "unrecognized arguments: --dcp-size" in ended.lines[-1]
+    assert line in ended.lines[-1]
 
 
 @pytest.mark.parametrize(
