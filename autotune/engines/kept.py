@@ -206,8 +206,8 @@ def without_dropped(
             raise BadInput(f"--drop {typed}: --baseline does not set it; it sets {names}")
         if all(one.tuned for one in named):
             raise BadInput(
-                f"--drop {typed}: nothing to drop: it is a knob, which the search tunes; "
-                "--set pins one"
+                f"--drop {typed}: nothing to drop: it is a knob, which the search tunes or keeps; "
+                "--set pins one, with auto to the engine's own"
             )
         dropped += [one for one in named if not one.tuned]
     return [one for one in options if not one.tuned and one not in dropped], dropped

@@ -87,7 +87,12 @@ class OwnOptions:
         parsed = kind.parse(self.command, context.version)
         knobs = kind.knobs(parsed, context).knobs
         own = knobs_set(kind, parsed, context, given_paths(kind, parsed))
-        return {name: knobs[name] for name in own}
+        # A number that none of its kind may be is refused with the baseline.
+        return {
+            name: knobs[name]
+            for name in own
+            if kind.card.knobs[name].choices or not kind.card.knobs[name].refuses(knobs[name])
+        }
 
     def why_lost(self, kind: Engine, version: str) -> str | None:
         """Explain why an engine cannot keep all of it; None if it can."""
