@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from operator import truediv
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import AllowInfNan, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
-from autotune.base import BadInput, Interval, Json, JsonObject, MalformedFile
+from autotune.base import BadInput, Interval, Json, JsonObject, MalformedFile, frozen
 from autotune.base.arrays import Floats
 from autotune.engines import Entry, HardwareCard, Knobs, Library, ModelCard
 from autotune.engines.entry import spaces_root
@@ -320,7 +320,7 @@ def composed(
     return values
 
 
-@dataclass(frozen=True)
+@frozen
 class ServerSetup:
     """Settings of a simulated server, by effective knobs; the engine decides those that are None.
 

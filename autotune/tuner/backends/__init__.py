@@ -75,7 +75,7 @@ Evaluator = Callable[[Trial], TrialResult]
 """Launch, load, stop. A configuration that cannot run gives a result, not an exception."""
 
 
-@dataclass(frozen=True)
+@frozen
 class OwnCandidates:
     """Candidates of a backend that replace the search space.
 

@@ -14,7 +14,6 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import accumulate
 from operator import attrgetter
@@ -23,7 +22,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
 
-from autotune.base import BadInput, Json, JsonObject, MalformedFile
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, frozen
 from autotune.engines import Candidate, CandidateSet, Configuration, Entry, Library, Scalar
 from autotune.engines.entry import is_version
 from autotune.engines.promises import GivenUp
@@ -97,7 +96,7 @@ class KnownCandidates(Entry):
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Bundle:
     """A bundled study: its launches by number; no recommendation if it is unfinished."""
 
