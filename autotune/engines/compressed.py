@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from .layers import ALL, KEPT, WINDOW, AttentionGroup, Projection
+from .layers import ALL, KEPT, WINDOW, AttentionGroup
 
 _FLOAT32 = 4.0
 _BLOCK_TOKENS, _ALIGNMENT = 256, 576
@@ -87,36 +87,8 @@ class CompressedAttention(AttentionGroup):
         if self.ratio:
             yield KEPT if self.indexer else ALL, 1 / self.ratio
 
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        heads = self.heads
-        width = self.heads * self.head_dim
-        low = self.o_groups * self.o_lora_rank
-        streams = self.residual_streams
-        mixing = 2 * streams * (2 + streams) * streams * hidden_size if streams > 1 else 0
-        return (
-            Projection("attn.wo_a", width // self.o_groups * low, self.o_groups),
-            Projection("attn.wo_b", low * hidden_size, self.o_groups),
-            Projection("attn.wq_a", hidden_size * self.q_lora_rank),
-            Projection("attn.wq_b", self.q_lora_rank * width, heads),
-            Projection("attn.wkv", hidden_size * self.head_dim),
-            Projection("hc", mixing, stored_bytes=_FLOAT32),
-            *self._compressor(hidden_size),
-        )
-
-    def _compressor(self, hidden_size: int) -> Iterator[Projection]:
-        if not self.ratio:
-            return
-        # Values and their scores, twice where compressed tokens overlap.
-        each = 2 * (1 + self._overlaps) * hidden_size
-        yield Projection("attn.compressor", each * self.head_dim, stored_bytes=2.0)
-        if self.indexer:
-            queries = self.q_lora_rank * self.indexer.heads * self.indexer.head_dim
-            plain = each * self.indexer.head_dim + hidden_size * self.indexer.heads
-            yield Projection("attn.indexer.wq_b", queries)
-            yield Projection("attn.indexer.compressor", plain, stored_bytes=2.0)
-
     @property
-    def _overlaps(self) -> bool:
+    def overlaps(self) -> bool:
         """Return whether a token belongs to two entries, as among those that are chosen."""
         return self.indexer is not None
 
@@ -135,8 +107,8 @@ class CompressedAttention(AttentionGroup):
         more than they fill."""
         size = (self.window + _WINDOW_ROWS) * self.entry_bytes("fp8", tensor_parallel)
         if self.ratio:
-            twice = 1 + self._overlaps
-            rows = twice * self.ratio + (4 if self._overlaps else 8)
+            twice = 1 + self.overlaps
+            rows = twice * self.ratio + (4 if self.overlaps else 8)
             width = self.head_dim + (self.indexer.head_dim if self.indexer else 0)
             size += rows * 2 * twice * width * _FLOAT32
         return size

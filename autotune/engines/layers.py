@@ -8,11 +8,13 @@ model's groups are in `autotune.engines.cards`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Literal, NamedTuple
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
 
-from .entry import Entry
+from .entry import Entry, parse_yaml, spaces_root
+from .expression import Expression, evaluate
 
 BF16 = 2.0
 _CACHED_BYTES = {"fp8": 1.0, "nvfp4": 0.5 + 1 / 16}
@@ -58,6 +60,22 @@ class Projection(NamedTuple):
         return self.elements / min(tensor_parallel, self.shards)
 
 
+class Matrix(Entry):
+    """A row of ``search_spaces/mixers.yaml``: a `Projection` by the figures of its layers."""
+
+    name: str
+    elements: Expression
+    shards: Expression = "1"
+    stored_bytes: float = 0.0
+    when: Expression = "True"
+
+
+@cache
+def _matrices() -> dict[str, list[Matrix]]:
+    text = (spaces_root() / "mixers.yaml").read_text(encoding="utf-8")
+    return TypeAdapter(dict[str, list[Matrix]]).validate_python(parse_yaml(text))
+
+
 def cached_type(knob: object) -> str:
     """Return the type of cached values for a value of `kv_cache_dtype` without ``auto``."""
     text = str(knob)
@@ -74,8 +92,13 @@ class LayerGroup(Entry):
     feed_forward: bool = True
     """Whether the layers have a feed-forward part beside the mixer."""
 
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        return ()
+    def projections(self, hidden_size: int) -> Iterator[Projection]:
+        """List the matrices of a layer's mixer, by ``search_spaces/mixers.yaml``."""
+        scope = {**vars(self), "group": self, "hidden_size": hidden_size}
+        for one in _matrices()[self.mixer]:
+            if evaluate(one.when, scope):
+                elements = evaluate(one.elements, scope)
+                yield Projection(one.name, elements, evaluate(one.shards, scope), one.stored_bytes)
 
     def kv_bytes(self, kv_type: str, tensor_parallel: int, length: int) -> float:
         """Return the bytes of cache that one token takes on a rank.
@@ -219,14 +242,6 @@ class AttentionGroup(LayerGroup):
             size *= self.window / length
         return size + self.index_bytes
 
-    def _indexer_projections(self, hidden_size: int, queries: int) -> Iterator[Projection]:
-        if self.indexer:
-            share = self.own_indexers / self.layers
-            heads, width = self.indexer.heads, self.indexer.head_dim
-            yield Projection("self_attn.indexer.wq_b", share * queries * heads * width)
-            yield Projection("self_attn.indexer.wk", share * hidden_size * width)
-            yield Projection("self_attn.indexer.weights_proj", share * hidden_size * heads)
-
 
 class GroupedQuery(AttentionGroup):
     """Attention with a key and a value of each KV head, full or with a window."""
@@ -239,25 +254,6 @@ class GroupedQuery(AttentionGroup):
     @property
     def passed_width(self) -> int:
         return (2 * self.heads + 2 * self.kv_heads) * self.value_width
-
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        query, heads = hidden_size * self.heads * self.head_dim, self.heads
-        key = Projection(
-            "self_attn.k_proj", hidden_size * self.kv_heads * self.head_dim, self.kv_heads
-        )
-        value = hidden_size * self.kv_heads * self.value_width
-        output = hidden_size * self.heads * self.value_width
-        return (
-            Projection("self_attn.o_proj", output, heads),
-            Projection("self_attn.q_proj", query * (1 + self.gated), heads),
-            key,
-            *(
-                []
-                if self.keys_are_values
-                else [key._replace(name="self_attn.v_proj", elements=value)]
-            ),
-            *self._indexer_projections(hidden_size, hidden_size),
-        )
 
     def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
         value_bytes = _CACHED_BYTES.get(kv_type, BF16)
@@ -290,26 +286,6 @@ class LatentAttention(AttentionGroup):
             return 2 * self.head_dim
         # Absorbed, heads multiply by the cached width; prefill has the heads' own.
         return 2 * self.kv_lora_rank + self.qk_rope_head_dim
-
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        heads, width = self.heads, self.heads * self.head_dim
-        query = [Projection("self_attn.q_proj", hidden_size * width, heads)]
-        if self.q_lora_rank:
-            query = [
-                Projection("self_attn.q_a_proj", hidden_size * self.q_lora_rank),
-                Projection("self_attn.q_b_proj", self.q_lora_rank * width, heads),
-            ]
-        down = hidden_size * (self.kv_lora_rank + self.qk_rope_head_dim)
-        up = self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.value_width)
-        output = heads * self.value_width * hidden_size
-        return (
-            Projection("self_attn.o_proj", output, heads),
-            *([Projection("self_attn.g_proj", output, heads)] if self.gated else []),
-            *query,
-            Projection("self_attn.kv_a_proj_with_mqa", down),
-            Projection("self_attn.kv_b_proj", up, heads),
-            *self._indexer_projections(hidden_size, self.q_lora_rank or hidden_size),
-        )
 
     def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
         """Return the bytes of kv-lora + rope values; ``fp8_ds_mla`` keeps the latent values in fp8

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from .layers import BF16, LayerGroup, Projection
+from .layers import BF16, LayerGroup
 
 
 class RecurrentGroup(LayerGroup):
@@ -59,24 +59,11 @@ class RecurrentGroup(LayerGroup):
         # Some 4 products with a head's state and with the chunk (arXiv:2412.06464).
         return 2 * self.value_heads * self.head_dim * (4 * self.key_width + 4 * self.chunk)
 
-    def _projection(self, name: str, elements: float) -> Projection:
-        return Projection(name, elements, self.value_heads)
-
 
 class DeltaNet(RecurrentGroup):
     """Gated DeltaNet (Qwen3-Next, Qwen3.5; arXiv:2412.06464)."""
 
     mixer: Literal["delta"] = "delta"
-
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        # Queries and keys, values, their gate; two figures per head beside them.
-        keys = self.key_heads * self.key_width
-        values = self.value_heads * self.head_dim
-        return (
-            self._projection("linear_attn.in_proj_qkvz", hidden_size * 2 * (keys + values)),
-            self._projection("linear_attn.in_proj_ba", 2 * hidden_size * self.value_heads),
-            self._projection("linear_attn.out_proj", hidden_size * values),
-        )
 
 
 class KimiDelta(RecurrentGroup):
@@ -86,26 +73,6 @@ class KimiDelta(RecurrentGroup):
     state_element_bytes: PositiveFloat | None = 4.0
     full_rank_gate: bool = False
     """Whether the output's gate is one matrix (Kimi-K3), not two of a head's width."""
-
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        width = self.value_heads * self.head_dim
-        whole = hidden_size * width
-        # From the hidden size down to one head, which each rank has, and up to all of them.
-        down = hidden_size * self.head_dim
-        up = self.head_dim * width
-        gate = [self._projection("self_attn.g_proj", whole)]
-        if not self.full_rank_gate:
-            gate = [
-                Projection("self_attn.g_a_proj", down),
-                self._projection("self_attn.g_b_proj", up),
-            ]
-        return (
-            *(self._projection(f"self_attn.{name}_proj", whole) for name in "qkvo"),
-            *gate,
-            Projection("self_attn.f_a_proj", down),
-            self._projection("self_attn.f_b_proj", up),
-            self._projection("self_attn.b_proj", hidden_size * self.value_heads),
-        )
 
 
 class StateSpace(RecurrentGroup):
@@ -117,17 +84,6 @@ class StateSpace(RecurrentGroup):
     def cut_heads(self) -> tuple[int, int]:
         # One group is copied to all ranks.
         return 0 if self.key_heads == 1 else self.key_heads, self.value_heads
-
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        values = self.value_heads * self.head_dim
-        shared = 2 * self.key_heads * self.key_width
-        name = "mamba.in_proj"
-        return (
-            # Values, their gate and a time step per head; B and C of each group.
-            self._projection(name, hidden_size * (2 * values + self.value_heads)),
-            Projection(name, hidden_size * shared, self.key_heads),
-            self._projection("mamba.out_proj", hidden_size * values),
-        )
 
     @property
     def prompt_flops(self) -> float:
@@ -152,11 +108,6 @@ class SelectiveScan(LayerGroup):
     def recurrent(self) -> bool:
         return True
 
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        # Two halves in, one out; B, C and the time step from the channels, and back to them.
-        rows = 3 * hidden_size + 2 * self.state + 2 * self.time_step_rank
-        return (Projection("mamba", rows * self.width, self.width, stored_bytes=BF16),)
-
     def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
         each = self.state * element_bytes + (self.convolution - 1) * BF16
         return self.width / tensor_parallel * each
@@ -177,12 +128,6 @@ class ShortConvolution(LayerGroup):
     @property
     def recurrent(self) -> bool:
         return True
-
-    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        return (
-            Projection("conv.in_proj", 3 * hidden_size * self.width, self.width),
-            Projection("conv.out_proj", hidden_size * self.width, self.width),
-        )
 
     def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
         return (self.convolution - 1) * self.width / tensor_parallel * BF16
