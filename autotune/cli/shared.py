@@ -79,10 +79,10 @@ def _click_option(one: Field[Any], declared: Option, hint: Any) -> Decorator:
     if inner is not bool:
         shown = not many and one.default not in (None, "", MISSING)
         more = {"type": kind, "multiple": many, "show_default": shown, "required": required}
-    default = None if many or required else one.default
-    return click.option(
-        *declared.flag.split(), one.name, default=default, help=declared.help or None, **more
-    )
+    # A default of None would count as a value of a required option.
+    if not required:
+        more["default"] = None if many else one.default
+    return click.option(*declared.flag.split(), one.name, help=declared.help or None, **more)
 
 
 def typed_options() -> frozenset[str]:
