@@ -319,7 +319,8 @@ class EmulatedLaunch:
     def scope(self) -> dict[str, Any]:
         """Return the card's names: effective knobs, model, hardware, parsed options, the server's,
         and its facts."""
-        figures = {
+        told = {
+            "model": self.parsed.model,
             "context": self.context,
             "memory_fraction": self.server.memory_fraction,
             "tokens": self.memory.capacity_tokens,
@@ -331,7 +332,7 @@ class EmulatedLaunch:
             "args": Namespace(self.parsed.args),
             "env": Namespace(self.parsed.env),
             "config": Namespace(self.parsed.config),
-            "server": Namespace(figures),
+            "server": Namespace(told),
         }
         for name, readings in self.card.facts.items():
             reading = first_for(readings, self.parsed.version)

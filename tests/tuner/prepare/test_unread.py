@@ -25,7 +25,8 @@ R1 = RunOptions(
     engines=["vllm"],
 )
 AITER, TRITON = "ROCM_AITER_MLA", "TRITON_MLA"
-"""Kernels of vLLM on this node: its own choice, and the one below it (vLLM 0.33,
+OTHERS = {TRITON, "ROCM_AITER_TRITON_MLA"}
+"""Kernels of vLLM on this node: its own choice, and those below it (vLLM 0.33,
 platforms/rocm.py)."""
 TOLD = "vLLM 0.33.0: not searched, as the simulator does not read them: attention_backend"
 
@@ -52,7 +53,7 @@ def test_a_knob_without_a_model_keeps_the_engine_s_default_and_is_named(on: str)
 
 def test_with_real_servers_every_kernel_is_searched() -> None:
     found = prepared(replace(R1, on="docker"))
-    assert kernels(found) == {AITER, TRITON}
+    assert kernels(found) == {AITER, *OTHERS}
     assert not any("not searched" in note for note in found.spec.notes)
     assert not found.candidates.unseen
 
@@ -108,9 +109,9 @@ def test_an_earlier_study_keeps_its_candidates_and_recommends_none_with_such_a_s
     spec = build_spec(R1).model_copy(update={"keeps_unread": False})
     found = prepare(type(spec).from_yaml(spec.to_yaml()), Library())
     items, unseen = found.candidates.items, found.candidates.unseen
-    assert kernels(found) == {AITER, TRITON}
+    assert kernels(found) == {AITER, *OTHERS}
     assert {
-        i for i, one in enumerate(items) if one.configuration.knobs["attention_backend"] == TRITON
+        i for i, one in enumerate(items) if one.configuration.knobs["attention_backend"] in OTHERS
     } == unseen
     assert unseen <= History.from_launches(spec, found.candidates, []).ineligible
 
