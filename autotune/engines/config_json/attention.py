@@ -47,8 +47,7 @@ def listed_attention(
 
 def _own_figures(config: ConfigJson, layer: int, cut: bool) -> dict[str, int]:
     """Return the figures that a layer has of its own, by its kind or its number."""
-    kind = facts().figures["windowed_layers" if cut else "full_layers"]
-    own = {figure: config.number(*keys) for figure, keys in kind.items()}
+    own = config.figures("windowed_layers" if cut else "full_layers")
     several = config.get("per_layer_config")
     several = several if isinstance(several, Mapping) else {}
     listed = several.get(f"{layer:02}", several.get(str(layer)))

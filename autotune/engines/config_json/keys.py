@@ -68,6 +68,10 @@ class ConfigJson:
     def get(self, key: str) -> Any:
         return self.keys.get(key)
 
+    def is_among(self, classes: str) -> bool:
+        """Return whether the model's class is one of those that have something in common."""
+        return self.get("model_type") in facts().classes[classes]
+
     def items(self, key: str) -> list[Any]:
         """Return a list; empty for another value."""
         value = self.get(key)
@@ -91,7 +95,8 @@ class ConfigJson:
 
     def figures(self, part: str) -> Json:
         """Return the numbers of a part of the model, by the architecture's name of each."""
-        return {figure: self.number(*keys) for figure, keys in facts().figures[part].items()}
+        named = facts().figures.get(part, {})
+        return {figure: self.number(*keys) for figure, keys in named.items()}
 
     def required(self, *keys: str) -> None:
         """Raise `NotPredicted` where one of these numbers is missing."""
@@ -128,20 +133,15 @@ class ConfigFacts(Entry):
     lengths: list[str]
     first_of_lengths: list[str]
     unscaled: list[str]
-    scaled_already: list[str]
     of_the_top: list[str]
     switched_by: dict[str, str]
     figures: dict[str, dict[str, list[str]]]
     unnamed_mtp_layers: dict[str, int]
     vision_heads: dict[str, int]
-    sliding_in_all_layers: list[str]
-    plain_feed_forward: list[str]
-    gated_attention: list[str]
+    classes: dict[str, list[str]]
     mixers: dict[str, str]
     beside_attention: dict[str, str]
     state_types: dict[str, float]
-    experts_beside_dense: list[str]
-    mtp_without_experts: list[str]
     per_layer_figures: dict[str, str]
     expert_types: dict[str, str]
     decoders: list[str]

@@ -96,10 +96,11 @@ def listed_groups(config: ConfigJson, words: Sequence[str], attention: JsonObjec
 
 
 def _described(config: ConfigJson, mixer: str) -> Json:
-    keys = facts().figures.get(mixer, {})
-    figures: Json = {name: config.number(*named) for name, named in keys.items()}
+    figures = config.figures(mixer)
     missing = [
-        keys[name][0] for name in figures if not figures[name] and name not in _LEFT_TO_CLASS
+        facts().figures[mixer][name][0]
+        for name in figures
+        if not figures[name] and name not in _LEFT_TO_CLASS
     ]
     if missing:
         config.unknown(f"{', '.join(missing)} missing in {config.path.name}")

@@ -106,10 +106,10 @@ def _architecture(config: ConfigJson) -> Architecture:
     )
     taken = {n for _, having in listed for n in having}
     windowed = [cut and n not in taken for n, cut in enumerate(windowed)]
-    no_gate = config.get("model_type") in facts().plain_feed_forward
+    no_gate = config.is_among("plain_feed_forward")
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
-        "mtp_experts": config.get("model_type") not in facts().mtp_without_experts,
+        "mtp_experts": not config.is_among("mtp_without_experts"),
         "gated_attention": _gated(config, words),
         "indexer": None if any("ratio" in one for one, _ in listed) else _indexer(config, layers),
         **context_figures(config),
@@ -183,7 +183,7 @@ def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) ->
         config.refuse(
             f"num_experts_per_tok is {per_token}; a number up to the {experts} experts is needed"
         )
-    if config.get("model_type") in facts().experts_beside_dense:
+    if config.is_among("experts_beside_dense"):
         figures["shared_intermediate_size"] = config.number("intermediate_size")
     return {"dense_layers": with_experts.count(False), **figures}
 
@@ -237,7 +237,7 @@ def _windowed(config: ConfigJson, layers: int) -> list[bool]:
         return _most_of_every(every, layers)
     if config.get("use_sliding_window"):
         return [layer >= config.number("max_window_layers") for layer in range(layers)]
-    return [config.get("model_type") in facts().sliding_in_all_layers] * layers
+    return [config.is_among("sliding_in_all_layers")] * layers
 
 
 def _most_of_every(number: int, layers: int) -> list[bool]:
@@ -258,7 +258,7 @@ def _sliding(config: ConfigJson, windowed: list[bool]) -> dict[str, int]:
 
 
 def _gated(config: ConfigJson, words: Sequence[str]) -> bool:
-    by_class = config.get("model_type") in facts().gated_attention
+    by_class = config.is_among("gated_attention")
     return by_class or "linear_attention" in words or bool(config.get("mla_use_output_gate"))
 
 

@@ -43,7 +43,7 @@ def plain_decoder(config: ConfigJson) -> Architecture:
     few = ("layers", "hidden_size", "heads", "vocab_size", "experts", "mtp_layers")
     figures: Json = {name: _common(config, *names["decoder"][name]) for name in few}
     layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
-    matrices = 2 if config.get("model_type") in facts().plain_feed_forward else 3
+    matrices = 2 if config.is_among("plain_feed_forward") else 3
     # Gated parts of 8/3 of the hidden width have the parameters of plain ones of 4.
     width = _common(config, *names["decoder"]["intermediate_size"]) or 8 * hidden // matrices
     experts = figures["experts"]

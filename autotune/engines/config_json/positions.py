@@ -40,7 +40,7 @@ def _scaling(config: ConfigJson) -> JsonObject:
     """Return the parameters of the rotary embedding; of several kinds of layers, of one that is
     scaled."""
     stated = config.get("rope_scaling") or config.get("rope_parameters")
-    if not isinstance(stated, Mapping) or config.get("model_type") in facts().scaled_already:
+    if not isinstance(stated, Mapping) or config.is_among("scaled_already"):
         return {}
     parts = [part for part in stated.values() if isinstance(part, Mapping)]
     return next((part for part in parts if part.get("factor")), {}) if parts else stated
