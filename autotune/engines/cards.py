@@ -10,11 +10,18 @@ out; so is the vision part of a model that has one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from autotune.base import BadInput, frozen
 
@@ -28,7 +35,6 @@ from .layers import (
     LatentAttention,
     LayerGroup,
     NoMixer,
-    Projection,
 )
 from .recurrent import (
     DeltaNet,
@@ -194,7 +200,7 @@ class Architecture(Entry):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copy = super().model_copy(update=update, deep=deep)
-        for name in ("groups", "attention_groups", "hashed"):
+        for name in ("groups", "attention_groups", "attended_limit", "hashed"):
             copy.__dict__.pop(name, None)
         return copy
 
@@ -208,8 +214,11 @@ class Architecture(Entry):
 
     @cached_property
     def groups(self) -> tuple[LayerGroup, ...]:
-        """Return all layers, grouped by their mixers."""
-        return groups_of(self)
+        """Translate the keys of attention to groups; the listed ones follow."""
+        full = self.layers - self.sliding_layers - sum(group.layers for group in self.layer_groups)
+        plain = ((full, 0), (self.sliding_layers, self.sliding_window))
+        groups = (_attention_group(self, layers, window) for layers, window in plain if layers)
+        return (*groups, *self.layer_groups)
 
     @cached_property
     def attention_groups(self) -> tuple[AttentionGroup, ...]:
@@ -220,10 +229,13 @@ class Architecture(Entry):
         """Return the copies of the hidden state between layers."""
         return max(group.residual_width for group in self.groups)
 
-    @property
+    @cached_property
     def attended_limit(self) -> int:
-        """Return the tokens visible to an attention layer if limited; 0 = every layer sees all."""
-        return attended_limit(self)
+        """Return the tokens that an indexer chooses, else those of the first window; 0 without
+        either: every layer sees all."""
+        groups = self.attention_groups
+        limits = [group.chosen_tokens for group in groups if group.chosen_tokens]
+        return next(iter(limits or [group.window for group in groups if group.window]), 0)
 
     def multiplied_in(self, weight_bytes: float) -> MatrixType:
         """Return the type in which matrices of this number of bytes per weight are multiplied."""
@@ -231,14 +243,6 @@ class Architecture(Entry):
             return "bf16"
         kind = self.matrices_in or ("fp8" if weight_bytes <= 1.0 else "bf16")
         return "fp8" if kind == "fp4" and weight_bytes >= 1.0 else kind
-
-
-def groups_of(a: Architecture) -> tuple[LayerGroup, ...]:
-    """Translate the keys of attention to groups; the listed ones follow."""
-    full = a.layers - a.sliding_layers - sum(group.layers for group in a.layer_groups)
-    plain = ((full, 0), (a.sliding_layers, a.sliding_window))
-    groups = (_attention_group(a, layers, window) for layers, window in plain if layers)
-    return (*groups, *a.layer_groups)
 
 
 def _attention_group(a: Architecture, layers: int, window: int) -> AttentionGroup:
@@ -260,34 +264,16 @@ def _attention_group(a: Architecture, layers: int, window: int) -> AttentionGrou
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "caches_heads")
 
 
-@lru_cache
-def attended_limit(a: Architecture) -> int:
-    """Return the tokens that an indexer chooses, else those of the first window; 0 without
-    either."""
-    limits = [group.chosen_tokens for group in a.attention_groups if group.chosen_tokens]
-    return next(iter(limits or [group.window for group in a.attention_groups if group.window]), 0)
-
-
 def draft_layer(a: Architecture) -> Architecture:
     """Return a model of one layer as it drafts: with full attention if a layer has it, else like
     the last group."""
     plain = {} if a.mtp_experts else {"experts": 0}
-    draft = a.model_copy(update={"layers": 1, **_DRAFT, **plain})
+    draft = a.model_copy(update={"layers": 1, "dense_layers": 0, "sliding_layers": 0, **plain})
     if sum(group.layers for group in a.layer_groups) == a.layers:
         last = a.layer_groups[-1].model_copy(update={"layers": 1, "feed_forward": True})
         return draft.model_copy(update={"layer_groups": (last,)})
     indexer = a.indexer and a.indexer.model_copy(update={"layers": None})
     return draft.model_copy(update={"layer_groups": (), "indexer": indexer})
-
-
-_DRAFT = dict.fromkeys(("dense_layers", "sliding_layers"), 0)
-
-
-def mixer_projections(a: Architecture) -> Iterator[tuple[LayerGroup, Projection]]:
-    """List the matrices of all mixers."""
-    for group in a.groups:
-        for projection in group.projections(a.hidden_size):
-            yield group, projection
 
 
 def feed_forward_elements(a: Architecture) -> tuple[float, float, float]:
@@ -362,10 +348,11 @@ def mixer_matrices(a: Architecture, tensor_parallel: int) -> list[Matrices]:
     """Sum up all mixers on a rank, by bytes of a weight."""
     method = a.attention_weight_bytes or a.weight_bytes
     counted = dict[float, float]()
-    for group, projection in mixer_projections(a):
-        size = projection.stored_bytes or method
-        elements = group.layers * projection.on_rank(tensor_parallel)
-        counted[size] = counted.get(size, 0.0) + elements
+    for group in a.groups:
+        for projection in group.projections(a.hidden_size):
+            size = projection.stored_bytes or method
+            elements = group.layers * projection.on_rank(tensor_parallel)
+            counted[size] = counted.get(size, 0.0) + elements
     return [Matrices(elements, size) for size, elements in counted.items()]
 
 
@@ -500,6 +487,9 @@ def state_in_tokens(
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Shares = Annotated[
+    dict[MatrixType, Share], BeforeValidator(lambda s: s if isinstance(s, dict) else {"bf16": s})
+]
 _FIGURES = frozenset(Architecture.model_fields)
 
 
@@ -657,7 +647,7 @@ class HardwareCard(Entry):
     """GPU-to-GPU bandwidth per GPU, both directions, GB/s."""
     achieved_bandwidth: Share
     """Share of the peak that decode kernels reach."""
-    achieved_flops: float | dict[MatrixType, float]
+    achieved_flops: Shares
     """Share of the peak that large matrix products reach, for all types or by type; one that is not
     given is as bf16."""
     source: str
@@ -673,12 +663,7 @@ class HardwareCard(Entry):
 
     @model_validator(mode="after")
     def _shares(self) -> HardwareCard:
-        shares = self.achieved_flops
-        if not all(
-            0 < share <= 1 for share in (shares.values() if isinstance(shares, dict) else [shares])
-        ):
-            raise ValueError("achieved_flops must be above 0 and at most 1")
-        if isinstance(shares, dict) and "bf16" not in shares:
+        if "bf16" not in self.achieved_flops:
             raise ValueError("achieved_flops needs bf16")
         return self
 
@@ -686,12 +671,7 @@ class HardwareCard(Entry):
         """Return the FLOP/s of one GPU in large matrix products of a type."""
         shares = self.achieved_flops
         native = kind == "bf16" or self.tflops(kind) > self.bf16_tflops
-        share = (
-            shares.get(kind if native else "bf16", shares["bf16"])
-            if isinstance(shares, dict)
-            else shares
-        )
-        return self.tflops(kind) * 1e12 * share
+        return self.tflops(kind) * 1e12 * shares.get(kind if native else "bf16", shares["bf16"])
 
     def tflops(self, kind: MatrixType) -> float:
         """Return the dense peak of one GPU for matrices of a type."""

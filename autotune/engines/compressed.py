@@ -30,6 +30,7 @@ _SCALED = 64
 class CompressedAttention(AttentionGroup):
     """Layers with one compression ratio."""
 
+    compressed = True
     mixer: Literal["compressed"] = "compressed"
     window: PositiveInt
     ratio: NonNegativeInt = 0
@@ -48,10 +49,6 @@ class CompressedAttention(AttentionGroup):
 
     @property
     def sparse(self) -> bool:
-        return True
-
-    @property
-    def compressed(self) -> bool:
         return True
 
     @property

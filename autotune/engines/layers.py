@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
 
@@ -87,6 +87,8 @@ def cached_type(knob: object) -> str:
 class LayerGroup(Entry):
     """Layers that are alike; by itself a feed-forward part without a mixer."""
 
+    recurrent: ClassVar[bool] = False
+    """Whether it has a recurrent state, all of which each decode step reads and writes."""
     mixer: str
     layers: PositiveInt
     feed_forward: bool = True
@@ -123,11 +125,6 @@ class LayerGroup(Entry):
         return 1
 
     @property
-    def recurrent(self) -> bool:
-        """Return whether it has a recurrent state, all of which each decode step reads and writes."""
-        return False
-
-    @property
     def prompt_flops(self) -> float:
         """Return the operations of a recurrent layer per prompt token, beside its projections."""
         return 0.0
@@ -142,6 +139,8 @@ class NoMixer(LayerGroup):
 class AttentionGroup(LayerGroup):
     """Figures that all kinds of attention have."""
 
+    compressed: ClassVar[bool] = False
+    """Whether a cached entry may stand for several tokens."""
     heads: PositiveInt
     head_dim: PositiveInt
     """Width of a query's head."""
@@ -160,11 +159,6 @@ class AttentionGroup(LayerGroup):
     @property
     def latent(self) -> bool:
         """Return whether all heads share the cached values."""
-        return False
-
-    @property
-    def compressed(self) -> bool:
-        """Return whether a cached entry may stand for several tokens."""
         return False
 
     @property
@@ -190,11 +184,11 @@ class AttentionGroup(LayerGroup):
     @property
     def decode_width(self) -> int:
         """Return the multiplications of a query's head with a cached token."""
-        return self.head_dim + self.value_width
+        return self.prefill_width
 
     @property
     def prefill_width(self) -> int:
-        """Return the same among the tokens of a prompt."""
+        """Return the same among the tokens of a prompt: a key's width and a value's."""
         return self.head_dim + self.value_width
 
     @property
@@ -257,8 +251,9 @@ class GroupedQuery(AttentionGroup):
 
     def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
         value_bytes = _CACHED_BYTES.get(kv_type, BF16)
-        width = self.head_dim + self.value_width
-        return self.kv_heads * width * value_bytes / min(tensor_parallel, self.kv_heads)
+        return (
+            self.kv_heads * self.prefill_width * value_bytes / min(tensor_parallel, self.kv_heads)
+        )
 
 
 class LatentAttention(AttentionGroup):
@@ -295,4 +290,4 @@ class LatentAttention(AttentionGroup):
             return 2 * self.heads * self.head_dim * value_bytes / min(tensor_parallel, self.heads)
         if kv_type == "fp8_ds_mla":
             return self.kv_lora_rank * (1 + 4 / 128) + self.qk_rope_head_dim * BF16
-        return (self.kv_lora_rank + self.qk_rope_head_dim) * value_bytes
+        return self.cached_width * value_bytes

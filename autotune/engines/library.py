@@ -23,7 +23,7 @@ from .entry import LOADER, parse_yaml, spaces_root
 from .environment import ServerEnvironment
 from .expression import names, template_names
 from .schema import EngineCard, NarrowedEngine, Narrowing
-from .serving import LockFile, SharedFailures, SharedMemoryName, SharedMemoryNames
+from .serving import SharedFailures, SharedMemoryNames
 
 _FIXED_NAMES = frozenset(
     {"model", "hardware", "gpus", "workload", "allowed", "True", "False", "None"}
@@ -428,31 +428,22 @@ class Library:
         return self.engines[name]
 
 
+@cache
 def shared_failures() -> SharedFailures:
     """Return what any engine's log may say; an engine's own failures take precedence."""
-    shared: SharedFailures = _cached(spaces_root() / "failures.yaml", SharedFailures)
-    return shared
+    return load(spaces_root() / "failures.yaml", SharedFailures)
 
 
-def shared_memory_names() -> list[SharedMemoryName]:
-    """Return the names that the libraries of all engines give to their files in ``/dev/shm``."""
-    return _shared_files().shared_memory
+@cache
+def shared_files() -> SharedMemoryNames:
+    """Return the files in ``/dev/shm``, and the lock files, of the libraries of all engines."""
+    return load(spaces_root() / "shared_memory.yaml", SharedMemoryNames)
 
 
-def shared_locks() -> list[LockFile]:
-    """Return the lock files of the libraries of all engines."""
-    return _shared_files().locks
-
-
-def _shared_files() -> SharedMemoryNames:
-    shared: SharedMemoryNames = _cached(spaces_root() / "shared_memory.yaml", SharedMemoryNames)
-    return shared
-
-
+@cache
 def server_environment() -> ServerEnvironment:
     """Return which variables of a shell servers get."""
-    known: ServerEnvironment = _cached(spaces_root() / "environment.yaml", ServerEnvironment)
-    return known
+    return load(spaces_root() / "environment.yaml", ServerEnvironment)
 
 
 @cache

@@ -18,6 +18,7 @@ from .layers import BF16, LayerGroup
 class RecurrentGroup(LayerGroup):
     """Figures of all layers with a state."""
 
+    recurrent = True
     key_heads: PositiveInt
     """Heads of queries and keys; state-space layers: groups of heads that share B and C."""
     value_heads: PositiveInt
@@ -36,10 +37,6 @@ class RecurrentGroup(LayerGroup):
     @property
     def key_width(self) -> int:
         return self.key_dim or self.head_dim
-
-    @property
-    def recurrent(self) -> bool:
-        return True
 
     @property
     def cut_heads(self) -> tuple[int, int]:
@@ -96,6 +93,7 @@ class SelectiveScan(LayerGroup):
     """Mamba (arXiv:2312.00752) as Jamba has it: each channel has a state of its own, and no method
     quantises the matrices (vLLM 0.33, models/jamba.py)."""
 
+    recurrent = True
     mixer: Literal["selective_scan"] = "selective_scan"
     width: PositiveInt
     """Channels."""
@@ -103,10 +101,6 @@ class SelectiveScan(LayerGroup):
     """Elements of a channel's state."""
     time_step_rank: PositiveInt
     convolution: PositiveInt = 4
-
-    @property
-    def recurrent(self) -> bool:
-        return True
 
     def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
         each = self.state * element_bytes + (self.convolution - 1) * BF16
@@ -121,13 +115,10 @@ class SelectiveScan(LayerGroup):
 class ShortConvolution(LayerGroup):
     """A gated short convolution, whose state is its last inputs (LFM2)."""
 
+    recurrent = True
     mixer: Literal["convolution"] = "convolution"
     width: PositiveInt
     convolution: PositiveInt = 3
-
-    @property
-    def recurrent(self) -> bool:
-        return True
 
     def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
         return (self.convolution - 1) * self.width / tensor_parallel * BF16

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from functools import lru_cache
+from functools import cache
 from operator import truediv
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -378,7 +378,7 @@ def coefficients_of(
     return adjusted_coefficients(setup, figures)
 
 
-@lru_cache(maxsize=1)
+@cache
 def packaged_physics() -> Physics:
     return load(spaces_root() / "physics" / "figures.yaml", Physics)
 
@@ -408,7 +408,7 @@ def nothing_learned() -> Calibration:
     return Calibration(fitted_to=[], factors={}, errors=PredictionErrors())
 
 
-@lru_cache(maxsize=16)
+@cache
 def read_calibration(path: Path) -> Calibration:
     """Read a ``coefficients.yaml``; raises `MalformedFile`."""
     return load(path, Calibration)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from functools import lru_cache
+from functools import cache
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -299,7 +299,7 @@ class SpeedCard(Entry):
         return held[0].name if held else None
 
 
-@lru_cache(maxsize=64)
+@cache
 def speed_card(engine: str) -> SpeedCard:
     """Return the packaged card of an engine; raises `UnknownName` when there is none."""
     path = packaged("simulation", engine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ _LEAST_WHOLE_BUDGET = 2048
 SchedulerConfig)."""
 
 
-@lru_cache(maxsize=64)
+@cache
 def _planned_share(engine: str, version: str) -> str | None:
     """Return the expression in an engine's card for the share of weights and KV; None without
     one."""

@@ -23,7 +23,7 @@ from typing import ClassVar
 from autotune.base import BadInput, Environment, frozen
 from autotune.base.child import IMPORT_FOLDER, wait_or_kill
 from autotune.engines import Command, EngineCard, Failure, FailureKind
-from autotune.engines.library import server_environment, shared_locks, shared_memory_names
+from autotune.engines.library import server_environment, shared_files
 
 from . import ShutdownTimeouts, StopReport
 from .command import (
@@ -379,9 +379,9 @@ class ProcessLauncher:
             secrets=sorted(secrets | inherited_secrets(environment)),
             temporary=temporary,
             shared_memory=[
-                one.pattern for one in (*card.serving.shared_memory, *shared_memory_names())
+                one.pattern for one in (*card.serving.shared_memory, *shared_files().shared_memory)
             ],
-            locks=[one.pattern for one in (*card.serving.locks, *shared_locks())],
+            locks=[one.pattern for one in (*card.serving.locks, *shared_files().locks)],
         )
         try:
             return self.server(request, lease, card, self.timeouts, api_key)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from autotune.engines.command import Command
-from autotune.engines.library import Library, shared_memory_names
+from autotune.engines.library import Library, shared_files
 from autotune.engines.serving import SharedMemoryName
 from autotune.servers.process import ProcessLauncher
 from autotune.servers.shared_memory import LeftMemory, SharedFile, kept_line, open_files
@@ -318,7 +318,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("engine", KNOWN)
 def test_each_engine_knows_the_names_that_it_leaves(engine: str) -> None:
-    patterns = [*Library().engines[engine].serving.shared_memory, *shared_memory_names()]
+    patterns = [*Library().engines[engine].serving.shared_memory, *shared_files().shared_memory]
     assert all(one.reason and one.source for one in patterns)
     memory = LeftMemory([one.pattern for one in patterns], [], {})
     assert [
@@ -334,7 +334,7 @@ def test_each_engine_knows_the_names_that_it_leaves(engine: str) -> None:
 )
 def test_no_name_of_a_users_file_is_an_engines(stem: str, suffix: str) -> None:
     own = [one for card in Library().engines.values() for one in card.serving.shared_memory]
-    memory = LeftMemory([one.pattern for one in (*own, *shared_memory_names())], [], {})
+    memory = LeftMemory([one.pattern for one in (*own, *shared_files().shared_memory)], [], {})
     assert not memory.is_engines(SharedFile(f"/dev/shm/{stem}{suffix}", (0, 0)))
 
 

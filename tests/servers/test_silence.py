@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from autotune.engines.failure import FailureKind
-from autotune.engines.library import Library, shared_locks
+from autotune.engines.library import Library, shared_files
 from autotune.servers import ShutdownTimeouts, StartupTimeouts
 from autotune.servers.logs import Progress, heartbeats_of
 from tests.processes import until
@@ -170,7 +170,7 @@ PATHS = {
 
 @pytest.mark.parametrize(("path", "listed"), PATHS.items())
 def test_the_paths_of_locks(path: str, listed: bool) -> None:
-    found = [lock.pattern for lock in shared_locks() if re.fullmatch(lock.pattern, path)]
+    found = [lock.pattern for lock in shared_files().locks if re.fullmatch(lock.pattern, path)]
     assert (len(found) > 0) is listed
 
 
