@@ -460,6 +460,7 @@ def window_row_bytes(a: Architecture) -> float:
     )
 
 
+@lru_cache
 def state_bytes(
     a: Architecture, tensor_parallel: int, element_bytes: float, *, recurrent: bool = False
 ) -> float:

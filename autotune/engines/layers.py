@@ -13,6 +13,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
 
+from autotune.base import Json
+
 from .entry import Entry, parse_yaml, spaces_root
 from .expression import Expression, evaluate
 
@@ -61,7 +63,7 @@ class Projection(NamedTuple):
 
 
 class Matrix(Entry):
-    """A row of ``search_spaces/mixers.yaml``: a `Projection` by the figures of its layers."""
+    """A `Projection` by the figures of its layers."""
 
     name: str
     elements: Expression
@@ -70,10 +72,18 @@ class Matrix(Entry):
     when: Expression = "True"
 
 
+class Mixer(Entry):
+    """A mixer in ``search_spaces/mixers.yaml``: its matrices, state and operations."""
+
+    matrices: list[Matrix] = []
+    state_bytes: Expression = "0"
+    prompt_flops: Expression = "0"
+
+
 @cache
-def _matrices() -> dict[str, list[Matrix]]:
+def _mixers() -> dict[str, Mixer]:
     text = (spaces_root() / "mixers.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, list[Matrix]]).validate_python(parse_yaml(text))
+    return TypeAdapter(dict[str, Mixer]).validate_python(parse_yaml(text))
 
 
 def cached_type(knob: object) -> str:
@@ -95,9 +105,9 @@ class LayerGroup(Entry):
     """Whether the layers have a feed-forward part beside the mixer."""
 
     def projections(self, hidden_size: int) -> Iterator[Projection]:
-        """List the matrices of a layer's mixer, by ``search_spaces/mixers.yaml``."""
-        scope = {**vars(self), "group": self, "hidden_size": hidden_size}
-        for one in _matrices()[self.mixer]:
+        """List the matrices of a layer's mixer."""
+        scope = self._scope(hidden_size=hidden_size)
+        for one in _mixers()[self.mixer].matrices:
             if evaluate(one.when, scope):
                 elements = evaluate(one.elements, scope)
                 yield Projection(one.name, elements, evaluate(one.shards, scope), one.stored_bytes)
@@ -117,7 +127,9 @@ class LayerGroup(Entry):
         Args:
             element_bytes: of a recurrent state whose type the checkpoint leaves to the engine.
         """
-        return 0.0
+        scope = self._scope(tensor_parallel=tensor_parallel, element_bytes=element_bytes)
+        size: float = evaluate(_mixers()[self.mixer].state_bytes, scope)
+        return size
 
     @property
     def residual_width(self) -> int:
@@ -127,7 +139,12 @@ class LayerGroup(Entry):
     @property
     def prompt_flops(self) -> float:
         """Return the operations of a recurrent layer per prompt token, beside its projections."""
-        return 0.0
+        flops: float = evaluate(_mixers()[self.mixer].prompt_flops, self._scope())
+        return flops
+
+    def _scope(self, **more: float) -> Json:
+        """Return the names that the mixer's expressions see."""
+        return {**vars(self), "group": self, **more}
 
 
 class NoMixer(LayerGroup):

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from .layers import BF16, LayerGroup
+from .layers import LayerGroup
 
 
 class RecurrentGroup(LayerGroup):
@@ -43,19 +43,6 @@ class RecurrentGroup(LayerGroup):
         """Return the numbers of heads that tensor parallelism has to divide."""
         return self.key_heads, self.value_heads
 
-    def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
-        keys, values = (
-            heads / min(tensor_parallel, heads) for heads in (self.key_heads, self.value_heads)
-        )
-        state = values * self.head_dim * self.key_width
-        inputs = (self.convolution - 1) * (values * self.head_dim + 2 * keys * self.key_width)
-        return state * (self.state_element_bytes or element_bytes) + inputs * BF16
-
-    @property
-    def prompt_flops(self) -> float:
-        # Some 4 products with a head's state and with the chunk (arXiv:2412.06464).
-        return 2 * self.value_heads * self.head_dim * (4 * self.key_width + 4 * self.chunk)
-
 
 class DeltaNet(RecurrentGroup):
     """Gated DeltaNet (Qwen3-Next, Qwen3.5; arXiv:2412.06464)."""
@@ -82,12 +69,6 @@ class StateSpace(RecurrentGroup):
         # One group is copied to all ranks.
         return 0 if self.key_heads == 1 else self.key_heads, self.value_heads
 
-    @property
-    def prompt_flops(self) -> float:
-        # Per head: the chunk's scores and their sum, and two products with the state.
-        width = self.key_width + self.head_dim
-        return 2 * self.value_heads * (self.chunk * width + 2 * self.key_width * self.head_dim)
-
 
 class SelectiveScan(LayerGroup):
     """Mamba (arXiv:2312.00752) as Jamba has it: each channel has a state of its own, and no method
@@ -102,15 +83,6 @@ class SelectiveScan(LayerGroup):
     time_step_rank: PositiveInt
     convolution: PositiveInt = 4
 
-    def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
-        each = self.state * element_bytes + (self.convolution - 1) * BF16
-        return self.width / tensor_parallel * each
-
-    @property
-    def prompt_flops(self) -> float:
-        # A state's decay, its input and its output.
-        return 6 * self.width * self.state
-
 
 class ShortConvolution(LayerGroup):
     """A gated short convolution, whose state is its last inputs (LFM2)."""
@@ -119,10 +91,3 @@ class ShortConvolution(LayerGroup):
     mixer: Literal["convolution"] = "convolution"
     width: PositiveInt
     convolution: PositiveInt = 3
-
-    def state_bytes(self, tensor_parallel: int, element_bytes: float = BF16) -> float:
-        return (self.convolution - 1) * self.width / tensor_parallel * BF16
-
-    @property
-    def prompt_flops(self) -> float:
-        return 2 * self.width * (self.convolution + 2)
