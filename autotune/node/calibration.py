@@ -84,21 +84,16 @@ class Subject(Entry):
         """
         here = [row for row in errors.covered if row.gpu == self.gpu]
         own = [row for row in errors.covered if row.engine == self.engine]
-        missing = []
-        if not own:
+        missing = {
+            "engine": not own,
             # A version of an engine that nobody measured adds nothing.
-            missing.append("engine")
-        elif self.version not in {row.version for row in own}:
-            missing.append("version")
-        if not here:
-            missing.append("gpu")
-        if self.model not in {row.model for row in here or errors.covered}:
-            missing.append("model")
-        if {*self.mixers} - {kind for row in errors.covered for kind in row.mixers}:
-            missing.append("layers")
-        if not any(self._is_near(row) for row in own or errors.covered):
-            missing.append("workload")
-        return tuple(missing)
+            "version": own and self.version not in {row.version for row in own},
+            "gpu": not here,
+            "model": self.model not in {row.model for row in here or errors.covered},
+            "layers": {*self.mixers} - {kind for row in errors.covered for kind in row.mixers},
+            "workload": not any(self._is_near(row) for row in own or errors.covered),
+        }
+        return tuple(name for name, lacks in missing.items() if lacks)
 
     def _is_near(self, other: Subject) -> bool:
         ratios = map(truediv, self.load, other.load)

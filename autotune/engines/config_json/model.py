@@ -87,14 +87,11 @@ def _architecture(config: ConfigJson) -> Architecture:
         config.refuse(f"num_attention_heads is {heads}, more than hidden_size, {hidden}")
     if figures["kv_lora_rank"]:
         config.required("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-        figures["v_head_dim"] = config.number("v_head_dim")
         figures["kv_heads"] = heads
         figures["head_dim"] = figures["qk_rope_head_dim"] + figures["qk_nope_head_dim"]
     else:
         figures |= {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
-        figures["kv_heads"] = config.number("num_key_value_heads", default=heads)
         figures["head_dim"] = config.number("head_dim", default=hidden // heads)
-        figures["v_head_dim"] = config.number("v_head_dim")
     words = layer_words(config, layers)
     with_experts = _with_experts(config, layers) if figures["experts"] else [False] * layers
     with_experts, feed_forward = with_parts(words, with_experts)
@@ -191,14 +188,11 @@ def _feed_forward(config: ConfigJson, experts: int, with_experts: list[bool]) ->
 def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
     """Return the layers with experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's, Ernie's
     or Jamba's rule."""
-    kinds = config.per_layer("mlp_layer_types", layers)
-    if kinds:
+    if kinds := config.per_layer("mlp_layer_types", layers):
         return [kind != "dense" for kind in kinds]
-    frequencies = config.per_layer("moe_layer_freq", layers)
-    if frequencies:
+    if frequencies := config.per_layer("moe_layer_freq", layers):
         return [bool(one) for one in frequencies]
-    chosen = config.items("moe_layers")
-    if chosen:
+    if chosen := config.items("moe_layers"):
         return [layer in chosen for layer in range(layers)]
     if period := config.number("expert_layer_period"):
         return [n % period == config.number("expert_layer_offset") for n in range(layers)]
@@ -223,8 +217,7 @@ def _windowed(config: ConfigJson, layers: int) -> list[bool]:
         return [False] * layers
     if pattern := config.per_layer("hybrid_layer_pattern", layers):
         return [bool(one) for one in pattern]
-    kinds = config.per_layer("layer_types", layers)
-    if kinds:
+    if kinds := config.per_layer("layer_types", layers):
         return [kind in ("sliding_attention", "chunked_attention") for kind in kinds]
     if _chunked(config):
         positions = config.per_layer("no_rope_layers", layers)

@@ -40,7 +40,7 @@ def plain_decoder(config: ConfigJson) -> Architecture:
     if _common(config, "num_hidden_layers") > MOST_LAYERS:
         config.refuse(f"num_hidden_layers is above {MOST_LAYERS:,}; a model's layers are needed")
     names = facts().figures
-    few = ("layers", "hidden_size", "heads", "vocab_size", "experts", "mtp_layers")
+    few = ("layers", "hidden_size", "heads", "kv_heads", "vocab_size", "experts", "mtp_layers")
     figures: Json = {name: _common(config, *names["decoder"][name]) for name in few}
     layers, hidden, heads = (figures[name] for name in ("layers", "hidden_size", "heads"))
     matrices = 2 if config.is_among("plain_feed_forward") else 3
@@ -52,7 +52,6 @@ def plain_decoder(config: ConfigJson) -> Architecture:
         per_token = sizes["experts_per_token"] or _PER_TOKEN
         figures |= {**sizes, "experts_per_token": min(per_token, experts)}
     figures |= {
-        "kv_heads": _common(config, "num_key_value_heads") or heads,
         "head_dim": _common(config, "head_dim") or max(1, hidden // heads),
         "intermediate_size": width,
         "feed_forward_matrices": matrices,
