@@ -17,12 +17,9 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from .layers import ALL, KEPT, WINDOW, AttentionGroup
 
-_FLOAT32 = 4.0
 _BLOCK_TOKENS, _ALIGNMENT = 256, 576
 """Tokens of a block of the KV cache, and the multiple of bytes to which a layer's part of a block is
 padded."""
-_WINDOW_ROWS = 64
-"""Rows of a block of uncompressed tokens."""
 _SCALED = 64
 """Values in fp8 that share a scale of one byte; the last byte of the scales is padding."""
 
@@ -84,31 +81,19 @@ class CompressedAttention(AttentionGroup):
         if self.ratio:
             yield KEPT if self.indexer else ALL, 1 / self.ratio
 
-    @property
-    def overlaps(self) -> bool:
-        """Return whether a token belongs to two entries, as among those that are chosen."""
-        return self.indexer is not None
-
     def entry_bytes(self, kv_type: str, tensor_parallel: int) -> float:
+        return self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
         """Return the bytes of an entry on every rank: values in fp8 with scales, the rope part in
         bf16."""
         values = self.head_dim - self.qk_rope_head_dim
         return values + 2 * self.qk_rope_head_dim + values // _SCALED + 1
 
     def kv_bytes(self, kv_type: str, tensor_parallel: int, length: int) -> float:
-        entry = _padded(self.entry_bytes(kv_type, tensor_parallel), self.entry_tokens)
+        entry = _padded(self.row_bytes, self.entry_tokens)
         return (entry if self.ratio else 0.0) + self.index_bytes
-
-    def state_bytes(self, tensor_parallel: int, element_bytes: float) -> float:
-        """Return the bytes of the window and of tokens that are not compressed yet, in blocks: one
-        more than they fill."""
-        size = (self.window + _WINDOW_ROWS) * self.entry_bytes("fp8", tensor_parallel)
-        if self.ratio:
-            twice = 1 + self.overlaps
-            rows = twice * self.ratio + (4 if self.overlaps else 8)
-            width = self.head_dim + (self.indexer.head_dim if self.indexer else 0)
-            size += rows * 2 * twice * width * _FLOAT32
-        return size
 
 
 def _padded(entry_bytes: float, tokens: int) -> float:
