@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from .entry import parse_yaml, spaces_root
+
 Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means the engine's choice."""
 Knobs = Mapping[str, Scalar]
@@ -26,9 +28,8 @@ RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
 """Knobs whose product is the number of GPUs of a configuration."""
 DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 """Vendor to the environment variable that selects a machine's GPUs."""
-_ADDED = {("replicas", 1), ("api_server_count", None)}
-"""Knobs added later, with the value of all earlier configurations: omitted from the fingerprint, so
-that recorded launches keep theirs."""
+_ADDED = frozenset(parse_yaml((spaces_root() / "added_knobs.yaml").read_text()).items())
+"""Knobs with their values that a fingerprint leaves out."""
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,9 @@ _NO_SOURCE = re.compile(r"[\s^~]*$|Traceback \(most|During handling of|The above
 _DIGITS = str.maketrans("", "", "0123456789")
 _LINES_OF_A_FRAME = 5  # Frame, source, marks below it, blank ones
 _NUMBER = re.compile(r"(?<![\w\\])\d[\d.]*")
-_VALUES = r"""(?: ?[=:]? ?(?:\([^()]*\)|\[[^\[\]]*\]|'[^']*'|"[^"]*"|`[^`]*`|-?\d[\w.]*))*"""
-"""Values that an engine prints between the words of a rule's message."""
+_VALUES = r"""(?> ?[=:]? ?(?:\([^()]*\)|\[[^\[\]]*\]|'[^']*'|"[^"]*"|`[^`]*`|-?\d[\w.]*))*"""
+"""Values that an engine prints between the words of a rule's message; a value is matched in one way
+alone, because else a line of many numbers takes minutes."""
 
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[str]:

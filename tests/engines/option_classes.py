@@ -16,7 +16,6 @@ from autotune.engines.options import Setting, is_simulated, is_without_effect, r
 from autotune.engines.registry import engine
 from autotune.engines.schema import Option
 from autotune.load.workloads import load_workload
-from autotune.node.coefficients import conditional_knobs, speed_card
 from autotune.node.resolve_command import knobs_modelled, resolve_for
 
 NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "tensorrt_llm": "1.2.0"}
@@ -48,7 +47,7 @@ def class_of(kind: Engine, version: str, setting: Setting, read: Collection[str]
 @cache
 def read_knobs(name: str, version: str) -> frozenset[str]:
     """Return the knobs that the simulator reads for some model of a version."""
-    library, kind, found = Library(), engine(name), conditional_knobs(speed_card(name), version)
+    library, kind, found = Library(), engine(name), frozenset[str]()
     for model in MODELS:
         context = Context(library.model(model), library.hardware["h200"], 8, version)
         knobs = kind.default_knobs(context)

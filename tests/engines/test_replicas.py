@@ -122,6 +122,21 @@ def test_a_single_server_keeps_the_fingerprint_that_it_had_before_there_were_sev
     assert now.with_knobs(api_server_count=2) != before
 
 
+def test_a_new_knob_changes_no_fingerprint_of_a_recorded_launch() -> None:
+    """These were recorded before the cards had `stream_interval` and twenty others
+    (search_spaces/added_knobs.yaml): a study of then resumes."""
+    for name, version, recorded in (
+        ("vllm", "0.33.0", "7f9527b6592e"),
+        ("sglang", "0.5.23", "91edf22efd1a"),
+        ("tensorrt_llm", "1.2.0", "ebc794405d4f"),
+    ):
+        kind, library = engine(name), Library()
+        context = Context(
+            library.model("deepseek-ai/DeepSeek-V3.2"), library.hardware["h200"], 8, version
+        )
+        assert Configuration(name, kind.default_knobs(context)).fingerprint == recorded
+
+
 def test_simulate_takes_copies_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     options = SimulateOptions(
         "h200", ["vllm", "serve", "Qwen/Qwen3-8B"], workload="random:64:16:64", replicas=8
