@@ -41,6 +41,7 @@ def done(finished: Finished) -> Finished:
     return finished
 
 
+@pytest.mark.e2e
 def test_a_study_keeps_the_variables_that_it_began_with(tmp_path: Path, few: list[str]) -> None:
     home = new_home(tmp_path)
     first = done(autotune(*SMALL, *few, "--study", "a", home=home, **SHELL))

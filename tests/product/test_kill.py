@@ -24,7 +24,7 @@ SCREENED = [*("20" if word == "12" else word for word in QUESTION), "--screen", 
 MOST = 30
 """Kills by which each fidelity has been met."""
 KILLS = [
-    (QUESTION, 3),
+    pytest.param(QUESTION, 3, marks=pytest.mark.e2e),
     pytest.param(SCREENED, 4, marks=pytest.mark.e2e),
     pytest.param(QUESTION, 20, marks=pytest.mark.slow),
 ]

@@ -131,7 +131,13 @@ def copy_of(home: Home, folder: Path) -> Home:
     return Home(Path(shutil.copytree(home.path, folder / "copy")))
 
 
-@pytest.mark.parametrize(("first", "second"), list(permutations(COMPARING, 2)))
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(*pair, marks=[] if {*pair} == {"simulator", "process"} else pytest.mark.e2e)
+        for pair in permutations(COMPARING, 2)
+    ],
+)
 def test_a_comparison_on_another_backend_launches_again_and_tells_its_own_evidence(
     tmp_path: Path,
     machine: dict[str, str],

@@ -35,7 +35,11 @@ def reasons(found: Prepared) -> dict[str, str]:
     return {one.engine: one.reason for one in found.excluded}
 
 
-@pytest.mark.parametrize("one", COMMANDS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "one",
+    [COMMANDS[0], *(pytest.param(one, marks=pytest.mark.e2e) for one in COMMANDS[1:])],
+    ids=lambda one: one.name,
+)
 def test_a_command_in_production_is_kept_by_its_engine_and_translated_for_the_others(
     one: Production, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
