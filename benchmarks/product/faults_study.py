@@ -29,6 +29,7 @@ narrow:
   vllm:
     search:
       tensor_parallel: [8]
+      max_running_requests: [256]
       context_length: [131072, 65536, 32768]
 """
 BASELINE = f"vllm serve {MODEL} --tensor-parallel-size 8 --max-num-seqs 1"

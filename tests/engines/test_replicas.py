@@ -123,7 +123,7 @@ def test_a_single_server_keeps_the_fingerprint_that_it_had_before_there_were_sev
 
 
 def test_a_new_knob_changes_no_fingerprint_of_a_recorded_launch() -> None:
-    """These were recorded before the cards had `stream_interval` and twenty others
+    """These were recorded before the cards had `stream_interval` and eighteen others
     (search_spaces/added_knobs.yaml): a study of then resumes."""
     for name, version, recorded in (
         ("vllm", "0.33.0", "7f9527b6592e"),

@@ -322,14 +322,15 @@ def _engine_space(
         passed = passed_through(kind, context, text, pins, kept, spec.passed_files)
         pins |= passed.pins
         context = _as_loaded(kind, context, passed, {**defaults, **pins})
-    mine = {name: value for name, value in own.knobs(kind, context).items() if name not in pins}
+    chosen = {*pins}
+    if narrowed is not None:
+        chosen |= {n for n, values in narrowed.search.items() if len(values) == 1}
+    mine = {n: value for n, value in own.knobs(kind, context).items() if n not in chosen}
     words = {name: value for name, value in mine.items() if value in card.knobs[name].words}
     fixed: Mapping[str, Scalar] = words | pins
-    chosen = {*pins}
     if narrowed is not None:
         on_node = {n: defaults[n] for n in card.on_node if n not in narrowed.search}
         fixed = {**on_node, **fixed}
-        chosen |= {n for n, values in narrowed.search.items() if len(values) == 1}
         values = {n: [Values(values=own)] for n, own in narrowed.search.items() if own}
         card = _searching(card, values)
     space = EngineSpace(kind, context, Enumeration(), pins, frozenset(chosen), passed)
