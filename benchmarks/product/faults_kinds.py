@@ -256,10 +256,10 @@ ENGINE_DIES = r"illegal memory access|ended|died|exit"
 KINDS: dict[str, Kind] = {
     "kill-tuner": Kind(partial(signal_tuner, signal.SIGKILL)),
     "interrupt-tuner": Kind(
-        partial(signal_tuner, signal.SIGINT), r"stopped, \d+ launches are kept|interrupted"
+        partial(signal_tuner, signal.SIGINT), r"stopped, \d+ launches are stored|interrupted"
     ),
     "terminate-tuner": Kind(
-        partial(signal_tuner, signal.SIGTERM), r"stopped, \d+ launches are kept|interrupted"
+        partial(signal_tuner, signal.SIGTERM), r"stopped, \d+ launches are stored|interrupted"
     ),
     "terminal-vanishes": Kind(hang_up),
     "kill-watchdog": Kind(
