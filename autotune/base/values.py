@@ -1,4 +1,4 @@
-"""Values: dataclasses that nothing changes, and names of common types."""
+"""The decorator of immutable dataclasses, and names of common types."""
 
 from __future__ import annotations
 

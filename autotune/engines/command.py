@@ -239,7 +239,7 @@ def from_block(text: str, one: Callable[[str], Command]) -> Command:
 
 
 def on_all_gpus(command: Command, knobs: Knobs, gpus: int, vendor: str) -> Command:
-    """Return a command of one server as often as its `knobs` fit `gpus` GPUs."""
+    """Repeat a command of one server for all `gpus` GPUs, as often as its layout (`knobs`) fits."""
     count = gpus // min(gpus, math.prod(_sizes(knobs)))
     return replace(command, servers=gpu_settings_of_servers({**knobs, "replicas": count}, vendor))
 

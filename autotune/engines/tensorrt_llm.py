@@ -58,7 +58,7 @@ class TensorRTLLM(Engine):
         return document
 
     def _whereabouts(self, key: str, version: str) -> str:
-        """Say what a key is called now, which known versions have it, or which one is similar."""
+        """Name an unknown key's new name, the known versions that have it, or a similar key."""
         for renamed in self.card.renamed:
             if renamed.old == key and in_range(version, renamed.new_versions):
                 return f"; it is {renamed.new} now"

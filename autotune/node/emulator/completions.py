@@ -500,7 +500,7 @@ class EngineApi:
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _iterations(self, exchange: HttpExchange) -> None:
-        """Tell the latest iteration, if there was one."""
+        """Answer with the statistics of the latest step as a list, empty before the first."""
         api, figures = self.dialect, self.engine.figures()
         told = self._given(api.iterations_option) and figures["prompt_tokens"]
         scope = {**self._launch.scope, **figures}

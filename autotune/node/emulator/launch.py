@@ -162,7 +162,7 @@ class HttpDialect(Entry):
     arguments_variable: str | None = None
     """Variable without which it reports no arguments."""
     model: dict[str, Any] = {}
-    """Further keys of a model in the list, templates of the card's names."""
+    """Further keys of a model in ``/v1/models``: templates of the card's names."""
     iterations: dict[str, Any] = {}
     """Templates of an iteration's statistics, of `LiveEngine.figures` and the card's names."""
     iterations_option: str | None = None

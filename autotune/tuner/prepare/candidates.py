@@ -433,7 +433,7 @@ def _starts(space: EngineSpace, library: Library) -> list[Configuration]:
 
 
 def _unasked(space: EngineSpace) -> Callable[[Configuration], Sequence[GivenUp]]:
-    """List trade-offs of `UNASKED` that are not allowed."""
+    """Make a function that lists trade-offs of `UNASKED` which ``--allow`` does not name."""
     kinds = UNASKED - {*space.context.allowed}
     return promises_of(space.card, space.context, {}, space.chosen, kinds)
 

@@ -40,7 +40,8 @@ from ..study.options import RunOptions
 from .names import engine_and_version
 
 LOADS = (1, 16, 64, 256, math.inf)
-"""Requests in flight, the last an unknown number, for which recipes are checked."""
+"""Numbers of requests in flight at which the conditions of recipes are checked; the last one
+    stands for an unknown load."""
 
 
 def recipes_of(card: EngineCard, context: Context) -> list[Recipe]:

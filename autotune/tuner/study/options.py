@@ -142,7 +142,7 @@ _ASKED: Mapping[str, Callable[[StudySpec], object]] = {
         if os.path.isabs(one.program[0])
     },
 }
-"""Values of options that are no field of a study with their name."""
+"""Options whose value in a study is not the field of the same name: how to get it."""
 
 
 def typed_word(value: object) -> str:
