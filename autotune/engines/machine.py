@@ -22,12 +22,11 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from autotune.base import BadInput
+from autotune.base import BadInput, frozen
 
 from .cards import HardwareCard
 from .library import LOCAL, Library
@@ -60,7 +59,7 @@ def number(path: Path) -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cpu:
     """The processor as the kernel describes it.
 
@@ -179,7 +178,7 @@ _NAMELESS = "NVIDIA GPU"
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gpu:
     """One GPU, at the moment of the query.
 

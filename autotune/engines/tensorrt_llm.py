@@ -7,11 +7,10 @@ import difflib
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from autotune.base import RefusedCommand
+from autotune.base import Json, JsonObject, RefusedCommand
 
 from .command import Command, Words
 from .engine import Engine, ParsedCommand, read_mapping
@@ -42,7 +41,7 @@ class TensorRTLLM(Engine):
         overridden = {_OTHER_KEYS.get(option, option) for option in parsed.given}
         return replace(parsed, config=_without(parsed.config, overridden))
 
-    def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
+    def config(self, values: JsonObject, command: Command, version: str) -> Json:
         """Read the YAML file of ``--config``; raises `BadInput` if it is not readable, or this
         version refuses it."""
         name = values.get("extra_llm_api_options")
@@ -70,7 +69,8 @@ class TensorRTLLM(Engine):
 
     def lacking(self, version: str, words: Words) -> list[str]:
         """Add the keys of a file, and the values, that the nearest version refuses."""
-        found, name = super().lacking(version, words), self.split_file(words)[1]
+        found = super().lacking(version, words)
+        name = self.split_file(words)[1]
         if name and Path(name).is_file():
             near = self.table(self.by_distance(version)[0])
             for error in near.file_refusals(read_mapping(name, {})):
@@ -83,7 +83,7 @@ def _key_of(error: ErrorDetails) -> str:
     return ".".join(map(str, error["loc"]))
 
 
-def _without(document: Mapping[str, Any], keys: Set[str], prefix: str = "") -> dict[str, Any]:
+def _without(document: JsonObject, keys: Set[str], prefix: str = "") -> Json:
     """Copy a document without some dotted keys."""
     return {
         key: _without(value, keys, f"{prefix}{key}.") if isinstance(value, Mapping) else value

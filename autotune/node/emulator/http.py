@@ -26,6 +26,7 @@ from zlib import crc32
 
 import httptools
 
+from autotune.base import Json, frozen
 from autotune.base.evidence import EMULATOR_NAME
 
 from .launch import HttpDialect, fill_template
@@ -79,7 +80,8 @@ class HttpConnection(asyncio.Protocol):
     """Respond to the requests of one connection in order."""
 
     def __init__(self, application: Application, open_connections: set[HttpConnection]) -> None:
-        self._application, self._open = application, open_connections
+        self._application = application
+        self._open = open_connections
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._pending: deque[HttpExchange] = deque()
@@ -96,7 +98,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport = None
         self._open.discard(self)
         self._pending.clear()
-        current, self._current = self._current, None
+        current = self._current
+        self._current = None
         if current is not None and current.on_abandoned is not None:
             current.on_abandoned()
 
@@ -184,7 +187,8 @@ _NATURAL_TOKENS = 220
 """Mean length of an answer that may end by itself, about that of ShareGPT's answers."""
 _TEMPLATE_TOKENS = 3
 """Marks of a chat template around one message, about."""
-_PREDICTED_BY, _LEAST_PREDICTED_BY = 512, 64
+_PREDICTED_BY = 512
+_LEAST_PREDICTED_BY = 64
 """Number of final prompt tokens examined, and the least number with information."""
 _PREDICTABLE = 0.04
 _GENERATE = 0
@@ -200,7 +204,7 @@ class RequestRefused(Exception):
     kind: str = "BadRequestError"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompletionRequest:
     """Completion request with prompts in token ids; `greedy` answers are those of
     `completions.GreedyAnswer`."""
@@ -216,7 +220,7 @@ class CompletionRequest:
     logprobs: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """A server's limits in tokens: of prompt and answer by context and KV pool, and of a prompt
     that is not chunked."""
@@ -273,7 +277,7 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
     )
 
 
-def _count(document: dict[str, Any], name: str) -> int | None:
+def _count(document: Json, name: str) -> int | None:
     value = document.get(name)
     if value is None:
         return None
@@ -318,7 +322,8 @@ def is_predictable(tokens: Sequence[int]) -> bool:
     words every fortieth at most, in random ids none.
     """
     seen: dict[int, int] = {}
-    tokens, guessed = tokens[-_PREDICTED_BY:], 0
+    tokens = tokens[-_PREDICTED_BY:]
+    guessed = 0
     for before, token in pairwise(tokens):
         guessed += seen.get(before) == token
         seen[before] = token
@@ -348,7 +353,7 @@ def _are_ids(values: list[Any]) -> bool:
     return set(map(type, values)) == {int}
 
 
-def _chat_tokens(document: dict[str, Any]) -> list[int]:
+def _chat_tokens(document: Json) -> list[int]:
     messages = document.get("messages")
     if not (messages and isinstance(messages, list) and all(type(m) is dict for m in messages)):
         raise RequestRefused("messages must be a list of at least one message")

@@ -27,11 +27,11 @@ from datetime import datetime
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import uvloop
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, Json, JsonObject, UnknownName
 from autotune.engines import Library
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
@@ -47,7 +47,7 @@ VARIABLE = "AUTOTUNE_EMULATE_FAULT"
 LEAKED = "autotune-emulated-"
 """Name prefix of leaked shared memory, followed by the process id."""
 
-_FAULTS: Mapping[str, Mapping[str, Any]] = parse_yaml(
+_FAULTS: Mapping[str, JsonObject] = parse_yaml(
     Path(__file__).with_name("faults.yaml").read_text(encoding="utf-8")
 )
 FAULTS = {name: float(fault["value"]) for name, fault in _FAULTS.items()}
@@ -177,7 +177,9 @@ def start(launch: EmulatedLaunch, faults: Faults, log: Log) -> None:
     """Run the card's phases in the start's duration; raises `Died` if it fails."""
     due_s = time.perf_counter()
     total_s = launch.startup_s * faults.get("slow-start", 1.0)
-    failure, until, message = launch.failure, None, ""
+    failure = launch.failure
+    until = None
+    message = ""
     if failure is not None:
         message = failure.log_excerpt or failure.message
         until = launch.crash(message, failure.kind).until
@@ -189,7 +191,8 @@ def start(launch: EmulatedLaunch, faults: Faults, log: Log) -> None:
         if not phase.holds(launch.scope, launch.parsed.version):
             continue
         log.lines(phase.lines)
-        begin_s, due_s = due_s, due_s + phase.share * total_s
+        begin_s = due_s
+        due_s = due_s + phase.share * total_s
         if phase.shard is not None:
             _load(launch, faults, log, phase.shard, begin_s, due_s)
         _wait_until(due_s)
@@ -332,7 +335,7 @@ async def _until_stopped(
     stop = asyncio.Event()
     bugs: list[BaseException] = []
 
-    def note_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def note_bug(_: asyncio.AbstractEventLoop, context: Json) -> None:
         error = context.get("exception")
         if error is not None and not isinstance(error, OSError):
             bugs.append(error)

@@ -18,11 +18,10 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from autotune.base import BadInput, UnknownName, write_atomically
+from autotune.base import BadInput, UnknownName, frozen, write_atomically
 from autotune.engines import Command, Engine, Library, ModelCard, recognise
 from autotune.engines import engine as load
 from autotune.engines.config_json import CONFIG, INDEX, model_from_file
@@ -31,7 +30,7 @@ from autotune.engines.schema import Knob
 from autotune.servers.weights import MODEL_ID, hub_folder, snapshots
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Alias:
     """An option's name, and the knob that it sets.
 

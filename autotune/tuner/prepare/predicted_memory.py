@@ -42,8 +42,10 @@ class MemoryPlans:
     """Memory plans of a study's candidates, each computed once."""
 
     def __init__(self, spec: StudySpec, library: Library) -> None:
-        self._spec, self._calibration = spec, calibration_of(library)
-        self._coefficients, self._known = Memo(self._compute), dict[str, MemoryPlan | None]()
+        self._spec = spec
+        self._calibration = calibration_of(library)
+        self._coefficients = Memo(self._compute)
+        self._known = dict[str, MemoryPlan | None]()
         self._models = dict[str, ModelCard]()
 
     def set_model(self, space: EngineSpace) -> None:
@@ -91,7 +93,8 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     the plan is wrong by `HOPELESS`, or if the GPUs share the weights evenly; without a plan, room
     for these. An engine's default need not start, and all are kept if no other would be left.
     """
-    simulated, floor = backend_of(spec).virtual, spec.min_context or 0
+    simulated = backend_of(spec).virtual
+    floor = spec.min_context or 0
     version = space.context.version
     planned = [(one, plans.plan_of(one, version)) for one in space.space.configurations]
     least = 0.5 if simulated else TOO_CLOSE
@@ -121,7 +124,8 @@ def _may_start(
         return plan.fit_probability >= SURE_TO_START
     if plan is None and not weights:
         return True
-    context, share = space.context, own_share(space.card, space.context, one)
+    context = space.context
+    share = own_share(space.card, space.context, one)
     room = 1e9 * (context.hardware.driver_memory_gb or context.hardware.memory_gb)
     if share is not None:
         room *= share
@@ -148,7 +152,8 @@ def promises_kept(
     first candidate's."""
     for space in spaces.values():
         plans.set_model(space)
-    configurations, first = [one.configuration for one in candidates], candidates[0].configuration
+    configurations = [one.configuration for one in candidates]
+    first = candidates[0].configuration
     marks = {
         name: promises_of(one.card, one.context, first.knobs, one.chosen, own=one.own)
         for name, one in spaces.items()
@@ -156,7 +161,8 @@ def promises_kept(
 
     def longest_of(one: Configuration) -> int:
         context = spaces[one.engine].context
-        plan, most = plans.plan_of(one, context.version), admitted(one, context)
+        plan = plans.plan_of(one, context.version)
+        most = admitted(one, context)
         # A plan without room is of a server that does not start; if it does, its launch tells.
         return min(most, plan.longest_request_tokens) if plan and plan.capacity_tokens else most
 

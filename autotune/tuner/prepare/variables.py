@@ -118,7 +118,8 @@ def with_inherited(
     """
     if not backend.launches:
         return spec
-    typed, known = typed_variables(options.env, os.environ), server_environment()
+    typed = typed_variables(options.env, os.environ)
+    known = server_environment()
     found = known.record(os.environ)
     notes = [
         f"{name}={os.environ[name]} of this shell is left out: {reason}"

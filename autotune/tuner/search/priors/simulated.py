@@ -180,14 +180,16 @@ def _prior(
     if not np.isfinite(mean).any():
         return None
     rows = list(zip(*predicted, strict=True))
-    draws, figures = _drawn(spec, predicted, loads, mean), _figures(calibration, engines, offsets)
+    draws = _drawn(spec, predicted, loads, mean)
+    figures = _figures(calibration, engines, offsets)
     guessed = prepared.backend.predicted or _latency(spec.objective)
     published = {} if guessed else _published(prepared, setups)
     random = np.random.default_rng(_SEED)
     for (owner, knob, effect), where in published.items():
         log = CARRIED * math.log(effect.ratio)
         logs = log * random.standard_normal(DRAWS)
-        mean, draws = mean + log * where, draws + (log + logs)[:, None] * where
+        mean = mean + log * where
+        draws = draws + (log + logs)[:, None] * where
         said = f"{knob} ×{effect.ratio:g} ({owner}, {effect.load}; {effect.source})"
         figure = UnsureFigure(f"effect of {knob}", owner, math.exp(log), logs, said)
         figures = (*figures, figure)

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from autotune.base import BadInput, MalformedFile, write_atomically
+from autotune.base import BadInput, JsonObject, MalformedFile, frozen, write_atomically
 from autotune.engines import Candidate, CandidateSet, Configuration, Scalar
 from autotune.load.metrics.table import METRICS
 
@@ -36,7 +34,7 @@ from ..objective import score_of, weights
 _FOLDER = "sources"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lesson:
     """Result of one earlier launch: the logarithm of the objective, more is better; None: the
     configuration failed."""
@@ -45,7 +43,7 @@ class Lesson:
     score: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """Earlier launches to learn from; the name is for people: ``study v32-night``."""
 
@@ -213,7 +211,7 @@ def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
     return [] if score is None else [Lesson(configuration, score)]
 
 
-def _score(spec: StudySpec, metrics: Mapping[str, Mapping[str, Any]]) -> float | None:
+def _score(spec: StudySpec, metrics: Mapping[str, JsonObject]) -> float | None:
     """Return ln(objective), more is better: of our workloads if measured, else of the launch's
     first one."""
     shares = weights(spec)
