@@ -86,6 +86,31 @@ class DraftMetrics(Versioned):
         return self
 
 
+class TrafficMetrics(Versioned):
+    """Prometheus metrics of the requests that a server is sent; histograms without their suffix."""
+
+    prompt: str | None = None
+    """Histogram of prompt tokens, of requests that ended; None: the version has means only."""
+    answer: str | None = None
+    """Histogram of generated tokens, of requests that ended."""
+    bounds: list[float] = []
+    """Upper bounds of the buckets of both, by default."""
+    bounds_within_context: bool = False
+    """Whether bounds above the longest context are left out."""
+    needs: str = ""
+    """Option without which the page lacks these histograms."""
+    began: str
+    """Histogram of seconds up to the first token; its count has the requests that are cancelled
+    later."""
+    ended: str
+    """Counter of the requests that ended."""
+    latency: str
+    """Histogram of seconds from a request's arrival to its end."""
+    samples: str | None = None
+    """Histogram of a request's `n`; each of its answers is a request of the other metrics."""
+    source: str
+
+
 class ResolvedSource(Versioned):
     """Source of a running engine's resolved arguments: a path of its server, or a line of its log.
 
@@ -224,6 +249,8 @@ class Serving(Entry):
     cache_metrics: list[CacheMetrics] = []
     """Metrics; the first that the page has counts."""
     draft_metrics: list[DraftMetrics] = []
+    """Metrics; the first that the page has counts."""
+    traffic_metrics: list[TrafficMetrics] = []
     """Metrics; the first that the page has counts."""
 
 
