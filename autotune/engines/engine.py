@@ -217,6 +217,10 @@ class ParsedCommand:
     servers: int
     unknown: tuple[str, ...]
 
+    def has(self, option: str | None) -> bool:
+        """Return whether an option or key of the engine's file is set; None: always."""
+        return option is None or any(given.get(option) for given in (self.args, self.config))
+
 
 class Engine:
     """One engine, described by its card; an engine's own file overrides only its peculiarities.

@@ -42,7 +42,7 @@ _COMPARED = (
     "median_itl_ms",
 )
 _PAGES = ("/metrics", "/prometheus/metrics")
-_LOST = re.compile(r"^autotune_emulator_lost_seconds_total (\S+)$", re.MULTILINE)
+_LOST = re.compile(r"^autotune_emulator_lost_seconds_total\{.*\} (\S+)$", re.MULTILINE)
 _FORM = "{:13} {:18} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6} {:>6} {:>6}"
 _TITLES = (
     "engine",

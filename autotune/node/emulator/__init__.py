@@ -5,6 +5,7 @@
                     search_spaces/<engine>/emulator.yaml
     http.py         a lean HTTP server, and the bodies of requests
     completions.py  routes and answers, and the words of greedy answers, right or wrong
+    page.py         the engine's Prometheus page: counters, gauges, histograms
     engine.py       the simulated node by the wall clock, and its prefix caches by token ids
 
 The HTTP server is our own small protocol on httptools and uvloop. With 1000 streams it sends 16,000

@@ -37,9 +37,9 @@ from .http import (
 from .launch import (
     EmulatedLaunch,
     ResetAnswer,
-    fill_template,
     fill_tree,
 )
+from .page import MetricsPage
 
 WORDS = (
     " the",
@@ -220,7 +220,8 @@ class Completion:
     def __init__(self, api: EngineApi, exchange: HttpExchange, asked: CompletionRequest) -> None:
         self._exchange, self._engine, self._asked = exchange, api.engine, asked
         self._connection = exchange.connection
-        self._dialect, self._report, answers = api.dialect, api.report, api.answers
+        self._dialect, self._report, self._page = api.dialect, api.report, api.page
+        answers = api.answers
         self._interval = api.stream_interval
         kind, name = ("chatcmpl", "chat.completion") if asked.chat else ("cmpl", "text_completion")
         name += ".chunk" if asked.chat and asked.stream else ""
@@ -239,7 +240,9 @@ class Completion:
         prompts = asked.prompts if asked.greedy else ()
         self._greedy = [GreedyAnswer(answers, prompt) for prompt in prompts]
         self._logprobs = asked.logprobs if answers.logprobs and asked.greedy else 0
-        self._cached_tokens: list[int] = []  # of each prompt
+        self._cached_tokens: dict[int, int] = {}  # of each prompt
+        self._began_s = perf_counter()
+        self._seen_s: dict[int, tuple[float, float]] = {}  # first and latest tokens of each prompt
         self._slots: dict[int, int] = {}
         self._fault = ""
 
@@ -259,7 +262,7 @@ class Completion:
                 prompt,
                 tokens,
                 on_tokens,
-                self._cached_tokens.append,
+                partial(self._cached_tokens.__setitem__, index),
                 self._asked.were_text,
                 guessed,
             )
@@ -270,6 +273,7 @@ class Completion:
 
     def _tokens(self, index: int, count: int, last: bool) -> None:
         self._generated[index] += count
+        self._observe(index, count, last)
         if self._greedy:
             self._greedy[index].extend(count, self._engine.under_way - 1)
         if last:
@@ -282,6 +286,28 @@ class Completion:
         if last or not sent or held >= self._interval:
             self._sent[index] += held
             self._send(index, self._events(index, sent, held, last))
+
+    def _observe(self, index: int, count: int, last: bool) -> None:
+        """Count what the engine's front end counts of a step's tokens."""
+        observe, now_s = self._page.observe, perf_counter()
+        first_s, latest_s = self._seen_s.get(index, (now_s, now_s))
+        if index not in self._seen_s:
+            observe("first_token_s", now_s - self._began_s)
+        elif count:
+            observe("step_s", now_s - latest_s)
+            observe("token_s", (now_s - latest_s) / count, count)
+        self._seen_s[index] = first_s, now_s
+        if last:
+            read, written = len(self._asked.prompts[index]), self._generated[index]
+            cached = self._cached_tokens.get(index, 0)
+            observe("request_s", now_s - self._began_s)
+            observe("request_token_s", (now_s - first_s) / max(1, written - 1))
+            observe("answers", 1)
+            observe("prompt_length", read)
+            observe("answer_length", written)
+            observe("cached_length", cached)
+            observe("uncached_length", read - cached)
+            self._page.ended[self._asked.finish_reasons[index]] += 1
 
     def _send(self, index: int, data: bytes) -> None:
         if self._fault == "cut-utf8":
@@ -370,7 +396,7 @@ class Completion:
             "total_tokens": read + written,
             "completion_tokens": written,
         }
-        cached = sum(self._cached_tokens)
+        cached = sum(self._cached_tokens.values())
         if self._report is None or (self._report.unless_zero and not cached):
             return counts
         return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
@@ -394,6 +420,7 @@ class EngineApi:
     Attributes:
         report: how an answer's usage tells its cached tokens; None: not at all.
         stream_interval: tokens of a stream that are sent together.
+        page: what the engine publishes of its requests.
         answers: settings of greedy answers.
     """
 
@@ -401,8 +428,9 @@ class EngineApi:
         self, launch: EmulatedLaunch, engine: LiveEngine, faults: Mapping[str, float]
     ) -> None:
         self._launch, self.engine, self._faults = launch, engine, faults
-        self._card, self.model = launch.card, launch.models[0]
-        self.dialect = api = self._card.api
+        self.model = launch.models[0]
+        self.dialect = api = launch.card.api
+        self.page = MetricsPage(launch, engine)
         server = launch.server
         self._limits = Limits(
             api, launch.models, launch.context, engine.longest, server.prompt_limit
@@ -456,14 +484,9 @@ class EngineApi:
     def _offers(self, name: str) -> bool:
         api, parsed = self.dialect, self._launch.parsed
         if name == "metrics":
-            return self._given(api.metrics_option)
+            return parsed.has(api.metrics_option)
         variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
         return variable is None or parsed.env.get(variable, "0") not in ("", "0")
-
-    def _given(self, option: str | None) -> bool:
-        """Return whether an option or key is set, if one is needed."""
-        parsed = self._launch.parsed
-        return option is None or any(given.get(option) for given in (parsed.args, parsed.config))
 
     def _models(self, exchange: HttpExchange) -> None:
         about = {
@@ -476,33 +499,13 @@ class EngineApi:
         exchange.respond_json({"object": "list", "data": models})
 
     def _metrics(self, exchange: HttpExchange) -> None:
-        figures = self.engine.figures()
-        rows = {name: [value] for name, value in figures.items()} | self.engine.rank_figures()
-        lines = list[str]()
-        for metric in self._card.metrics:
-            values = rows.get(metric.value, [])
-            absent = not any(values) if metric.absent_at_zero else not values
-            if absent or not metric.is_for(self._launch.parsed.version):
-                continue
-            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-            several = metric.per_rank and len(values) > 1
-            labels = self._card.rank_labels if several else self._card.labels
-            for rank, value in enumerate(values if several else values[:1]):
-                facts = {"rank": rank, "model": self.model}
-                lines.append(f"{metric.name}{{{fill_template(labels, facts)}}} {value}")
-        lost = "autotune_emulator_lost_seconds_total"
-        lines += [
-            f"# HELP {lost} time by which the emulator fell behind and that it skipped",
-            f"# TYPE {lost} counter",
-            f"{lost} {figures['lost_s']}",
-            "",
-        ]
-        exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        exchange.respond(200, self.page.text().encode(), kind)
 
     def _iterations(self, exchange: HttpExchange) -> None:
         """Answer with the statistics of the latest step as a list, empty before the first."""
         api, figures = self.dialect, self.engine.figures()
-        told = self._given(api.iterations_option) and figures["prompt_tokens"]
+        told = self._launch.parsed.has(api.iterations_option) and figures["prompt_tokens"]
         scope = {**self._launch.scope, **figures}
         exchange.respond_json([fill_tree(api.iterations, scope)] if told else [])
 

@@ -97,16 +97,24 @@ class Refused(Conditional):
 
 class MetricLine(Versioned):
     """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures` or
-    `rank_figures`."""
+    `rank_figures`, or of a histogram what `MetricsPage.observe` is given."""
 
     name: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "histogram"]
     value: str
     help: str
     per_rank: bool = True
     """Whether it has a row for each data-parallel rank, if the figure has several."""
     absent_at_zero: bool = False
     """Whether the page lacks it before its first increment."""
+    option: str | None = None
+    """Option or key without which the page lacks it."""
+    reasons: list[str] = []
+    """Reasons of a request's end, each with a row of its own."""
+    bounds: list[float] = []
+    """Upper bounds of a histogram's buckets."""
+    most: Expression = "1e99"
+    """Largest bound that it may have."""
 
 
 class ResetAnswer(Versioned):

@@ -76,12 +76,11 @@ class EmulatedServer:
         return answer.json()
 
     def metric(self, name: str, path: str = "/metrics") -> float:
-        """The value of a Prometheus metric."""
-        match = re.search(
-            rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", self.get(path).text, re.MULTILINE
-        )
-        assert match, name
-        return float(match[1])
+        """The value of a Prometheus metric, the sum of its rows."""
+        row = rf"^{re.escape(name)}(?:{{.*}})? (\S+)$"
+        values = re.findall(row, self.get(path).text, re.MULTILINE)
+        assert values, name
+        return sum(map(float, values))
 
     def ended(self) -> int:
         """The exit code; waits for the end."""

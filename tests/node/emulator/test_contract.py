@@ -240,3 +240,41 @@ def test_tensorrt_llm_s_own_pages_and_a_stream_in_lumps(tmp_path):
         assert iteration["kvCacheStats"]["maxNumBlocks"] > 1000
         path = "/prometheus/metrics"
         assert server.metric("trtllm_request_success_total", path) == 1
+
+
+BOUNDS = {
+    # Published figures: vllm/v1/metrics/buckets.py (0.33) build_1_2_5_buckets up to max_model_len;
+    # sglang/srt/observability/metrics_collector.py (0.5.23) default_bucket_prompt_tokens;
+    # tensorrt_llm/metrics/collector.py, time to first token.
+    "vllm": ("vllm:request_prompt_tokens", 1, 50000, 15),
+    "sglang": ("sglang:prompt_tokens_histogram", 100, 1100000, 35),
+    "tensorrt_llm": ("trtllm_time_to_first_token_seconds", 0.001, 2560, 22),
+}
+
+
+def test_the_page_has_the_engine_s_histograms_with_its_bounds(engine, tmp_path):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    config = tmp_path / "c.yaml"
+    config.write_text("{return_perf_metrics: true}")
+    told = {"tensorrt_llm": ("--config", str(config))}.get(engine, ())
+    path = "/prometheus/metrics" if told else "/metrics"
+    with serving(*COMMANDS[engine], *told) as server:
+        for length in (3, 30, 3000):
+            server.complete([7 + length] * length, max_tokens=5)
+        families = {one.name: one for one in text_string_to_metric_families(server.get(path).text)}
+    name, first, last, count = BOUNDS[engine]
+    rows = [one for one in families[name].samples if one.name.endswith("_bucket")]
+    bounds = [float(one.labels["le"]) for one in rows]
+    assert (bounds[0], bounds[-2], len(bounds) - 1) == (first, last, count)
+    assert rows[-1].value == 3
+    if engine != "tensorrt_llm":
+        # Buckets by upper bounds that count: 3 and 30 of the 3 prompts are below 100, 3000 is not.
+        below = {float(one.labels["le"]): one.value for one in rows}
+        assert (below[100], below[2000], below[5000]) == (2, 2, 3)
+        sums = {one.name: one.value for one in families[name].samples}
+        assert (sums[f"{name}_sum"], sums[f"{name}_count"]) == (3033, 3)
+    reasons = families.get("vllm:request_success") or families.get("trtllm_request_success")
+    assert reasons is None or {
+        one.labels["finished_reason"]: one.value for one in reasons.samples if one.value
+    } == {"length": 3}
