@@ -1,4 +1,5 @@
-"""Commands, request files and results that people posted are read as a practitioner expects."""
+"""Commands, request files and results that people posted, and those of our own collection, are read
+as a practitioner expects."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from tests.product.cli import SHARED
 from tests.product.public_cases import Case, cases, outcome_of
 
 
@@ -27,4 +29,10 @@ def _check(case: Case, home: Path) -> None:
 
 @pytest.mark.parametrize("case", _marked("public"))
 def test_what_people_posted_is_read(case: Case, tmp_path: Path) -> None:
+    _check(case, tmp_path)
+
+
+@pytest.mark.skipif(not (SHARED / "data" / "cases").is_dir(), reason="no collection of cases here")
+@pytest.mark.parametrize("case", _marked("given"))
+def test_our_collection_is_read(case: Case, tmp_path: Path) -> None:
     _check(case, tmp_path)

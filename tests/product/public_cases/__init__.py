@@ -123,7 +123,7 @@ def _run(case: Case, home: Path) -> Outcome:
         if not done.code:
             break
     else:
-        return _refused(case, done.err or done.out)
+        return _refused(case, done.err + done.out)
     leaves = list(_leaves(json.loads(done.out))) if done.out.startswith("{") else []
     problems = []
     shown = []
