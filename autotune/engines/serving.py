@@ -234,6 +234,10 @@ class Serving(Entry):
     """POST empties the prefix cache; None: there is no way."""
     reset_cache_needs: str = ""
     """Option that a server without that path was started without."""
+    told_command: str | None = None
+    """Key of the source `info` of its reported settings that has the words of its command line."""
+    tells_with: str = ""
+    """Setting without which a server does not report its settings."""
     caches: dict[str, str] = {}
     """Variables to a folder of its own for compiled kernels, below one per engine, version and GPU
     kind; set for servers that autotune launches where the user has not set it."""

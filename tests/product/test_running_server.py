@@ -179,3 +179,36 @@ def test_a_server_that_reports_nothing(home: Path) -> None:
     assert [row["engine_version"] for row in rows(home, "s")] == ["0.13.0"], (
         "the version is the server's own"
     )
+
+
+SGLANG = ["python3", "-m", "sglang.launch_server", "--model-path", MODEL, "--tp", "2"]
+TOLD = {
+    # SGLang repeats its words, vLLM tells what they became, TensorRT-LLM tells nothing.
+    "sglang": ([*SGLANG, "--chunked-prefill-size", "4096", "--api-key", "sk-1234567890"], 0),
+    "vllm": (SERVED, 0),
+    "tensorrt_llm": (["trtllm-serve", MODEL, "--tp_size", "2"], 2),
+}
+
+
+@pytest.mark.parametrize("engine", TOLD)
+def test_the_command_of_a_running_server_is_the_baseline(
+    home: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    monkeypatch.setenv("KEY", "sk-1234567890")
+    command, code = TOLD[engine]
+    version = {"vllm": "0.32.0", "sglang": "0.5.23", "tensorrt_llm": "1.2.1"}[engine]
+    node = ("--hw", "h100", "--gpus", "2", "--engine-version", version)
+    with emulated(*node, command=command) as url:
+        asked = ("--baseline", f"live:{url}", "--on", "simulator", "--dry-run", "--json")
+        done = autotune(*QUESTION, *asked, "--api-key-env", "KEY", home=home)
+    assert done.code == code, done.err
+    if code:
+        assert "TensorRT-LLM does not tell its configuration there; give its command" in done.err
+        return
+    found = json.loads(done.out)
+    assert "sk-1234567890" not in done.out + done.err
+    limit = ["--chunked-prefill-size 4096", "--max-num-seqs 64"][engine == "vllm"]
+    assert limit in found["baseline"]
+    note = next(one for one in found["notes"] if one.startswith("the baseline is"))
+    assert f"{version}: " in note

@@ -28,6 +28,7 @@ from autotune.engines import (
     Library,
     ParsedCommand,
     command_of,
+    engine,
     recognise,
 )
 from autotune.engines.entry import Versioned, first_for, spaces_root
@@ -327,8 +328,10 @@ class EmulatedLaunch:
     def scope(self) -> dict[str, Any]:
         """Return the card's names: effective knobs, model, hardware, parsed options, the server's,
         and its facts."""
+        argv = command_of(self.asked.engine_command).argv
         told = {
             "model": self.parsed.model,
+            "words": " ".join(engine(self.card.engine).arguments(argv) or ()),
             "context": self.context,
             "memory_fraction": self.server.memory_fraction,
             "tokens": self.memory.capacity_tokens,
@@ -354,11 +357,11 @@ def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
     command = command_of(asked.engine_command)
     # Add our environment, in which a launcher may set the engine's variables.
     command = replace(command, env={**os.environ, **command.env})
-    engine = recognise(command.argv, library)
-    card = emulation_card(engine.name)
-    version = engine.version(asked.engine_version)
+    kind = recognise(command.argv, library)
+    card = emulation_card(kind.name)
+    version = kind.version(asked.engine_version)
     try:
-        parsed = engine.parse(command, version)
+        parsed = kind.parse(command, version)
     except BadInput as error:
         raise _refused(card, error) from error
     model = library.model(parsed.model, asked.model_id)

@@ -259,10 +259,11 @@ class Backend(ABC):
             raise BadInput(
                 "--api-key-env and --api-key-file are mutually exclusive: a server has one key"
             )
-        if key != (None, None) and not self.foreign:
+        live = any(one.startswith("live:") for one in (options.baseline or "", *options.workloads))
+        if key != (None, None) and not (self.foreign or live):
             raise BadInput(
-                "--api-key-env and --api-key-file are for --on external:URL, but this study runs "
-                f"on {self.on}; a server that autotune launches takes its key from the command, "
+                "--api-key-env and --api-key-file are for --on external:URL and live:URL, but this "
+                f"study runs on {self.on}; a server that autotune launches takes its key from the command, "
                 "e.g. --engine-arg vllm='--api-key ${NAME}'"
             )
         if token is not None and not self.launches:

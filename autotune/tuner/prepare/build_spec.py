@@ -46,6 +46,7 @@ from ..study.options import RunOptions
 from ..study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
 from .names import engine_and_version, find_model, knob_named
 from .recipes import with_recipe
+from .running import with_running
 from .variables import in_front, typed_variables, with_inherited
 
 _DEFAULT = "sharegpt"
@@ -188,13 +189,14 @@ def _served(
         load_workload(name, library).check_fits(spec.model.architecture.context_limit)
     cards = _engines(options, library)
     names = [card.engine for card in cards]
-    options, recipe, files, recipe_notes = with_recipe(
-        options, context_of(spec, "", library), names, backend, library
-    )
+    context = context_of(spec, "", library)
+    options, running, running_notes = with_running(options, context, library)
+    options, recipe, files, recipe_notes = with_recipe(options, context, names, backend, library)
     calibration = calibration_in(options.calibration if backend.predicted else None)
-    notes = [*spec.notes, *recipe_notes]
+    notes = [*spec.notes, *running_notes, *recipe_notes]
     asked = (engine_and_version(text, library) for text in options.engines)
-    versions = {name: version for name, version in asked if version is not None}
+    versions = {} if backend.installed else running
+    versions |= {name: version for name, version in asked if version is not None}
     cards += _baseline(options.baseline, library)
     images = backend.images(options.images, cards, versions, spec.hardware, library)
     passed, passed_files = _engine_args(options.engine_args, library)
