@@ -420,18 +420,6 @@ def in_image(winner: Winner) -> list[str]:
     return without_secrets([*program, *absolute_paths(arguments, winner.choice.files)])
 
 
-def model_named(argv: Sequence[str], kind: Engine) -> str | None:
-    """Return the model that a command names: after its option, or as the first positional word."""
-    flag = kind.card.model_flag or "--model"
-    for word, following in zip(argv, (*argv[1:], ""), strict=True):
-        if word == flag and following:
-            return following
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    first = (kind.arguments(argv) or ("-",))[0]
-    return None if first.startswith("-") else first
-
-
 @dataclass(frozen=True)
 class Container:
     """A server in a container. Secrets stand as ``${NAME}`` in `argv` and `env`.
@@ -495,7 +483,8 @@ def container_of(winner: Winner) -> Container:
     kind = winner.engine
     argv = in_image(winner)
     image = _image(winner)
-    model = model_named(argv, kind) or winner.spec.model.id
+    parsed = winner.parse(argv)
+    model = parsed.model if parsed else winner.spec.model.id
     if model.startswith("."):
         raise BadInput(
             f"the model folder {model!r} does not exist here; export on the machine of the study"

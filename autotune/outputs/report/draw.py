@@ -7,29 +7,23 @@ import math
 import re
 import warnings
 from io import StringIO
+from string import Template
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import matplotlib as mpl
+import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from autotune.base import beside
+
 from .pictures import DARK, LIGHT, PIXELS, Panel, Picture, Point
 from .text import printable
 
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text
-    "text.parse_math": False,  # a dollar in a name is a dollar
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "axes.edgecolor": LIGHT["soft"],
-    **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.color", "ytick.color"), LIGHT["ink"]),
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.unicode_minus": False,
-}
+_STYLE = yaml.safe_load(Template(beside(__file__, "draw.yaml")).substitute(LIGHT))
 _Style = dict[str, Any]
 _INCH = 96
 _MANY = 100
@@ -55,7 +49,7 @@ def draw_svg(picture: Picture, watermark: str) -> str:
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()  # whatever the user's own file says
         # The same file whenever the study is the same; ids that no other picture of the page has.
-        mpl.rcParams.update(_STYLE | {"svg.hashsalt": picture.name})
+        mpl.rcParams.update(_STYLE["settings"] | {"svg.hashsalt": picture.name})
         # A name in a script that the built-in font lacks: the reader's own font shows it, only its
         # width is a guess.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
@@ -74,17 +68,8 @@ def draw_svg(picture: Picture, watermark: str) -> str:
         if picture.keys:
             _legend(figure, picture)
         if watermark:
-            figure.text(
-                0.53,
-                0.52,
-                watermark,
-                fontsize=0.9 * 72 * PIXELS / _INCH / len(watermark),
-                alpha=0.1,
-                weight="bold",
-                gid=_WATERMARK,
-                ha="center",
-                va="center",
-            )
+            size = 0.9 * 72 * PIXELS / _INCH / len(watermark)
+            figure.text(s=watermark, fontsize=size, gid=_WATERMARK, **_STYLE["watermark"])
         text = StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     _, _, body = printable(text.getvalue()).partition("</metadata>")
@@ -110,25 +95,14 @@ def _legend(figure: Figure, picture: Picture) -> None:
     handles = []
     for look, shape in picture.keys:
         line, marker = (shape, "") if shape in ("-", "--") else ("none", shape)
-        style: _Style = {"linestyle": line, "marker": marker, "markersize": 6, "linewidth": 1.4}
-        handles.append(Line2D([], [], color=LIGHT[look], **style))
+        own = {"color": LIGHT[look], "linestyle": line, "marker": marker}
+        handles.append(Line2D([], [], **own, **_STYLE["key"]))
     names = list(picture.keys.values())
     columns = 3 if max(map(len, names)) > 14 else 5
-    figure.legend(
-        handles,
-        names,
-        loc="outside upper left",
-        ncols=columns,
-        handletextpad=0.4,
-        columnspacing=1.2,
-        handlelength=1.4,
-        frameon=False,
-    )
+    figure.legend(handles, names, loc="outside upper left", ncols=columns)
 
 
 def _panel(axes: Axes, panel: Panel, first: int) -> None:
-    axes.set_axisbelow(True)
-    axes.grid(True, axis="both", color=LIGHT["line"], linewidth=0.6)
     for place in panel.bands:
         axes.axvspan(place - 0.5, place + 0.5, color=LIGHT["band"], linewidth=0)
     for line in panel.lines:
@@ -146,7 +120,7 @@ def _panel(axes: Axes, panel: Panel, first: int) -> None:
     axes.autoscale_view()
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    axes.set_title(panel.title, loc="left")
+    axes.set_title(panel.title)
     _scale(axes, panel)
 
 
@@ -155,7 +129,7 @@ def _point(axes: Axes, point: Point, name: str, size: float) -> None:
     if point.interval:
         across, low, high = point.across, *point.interval
         xs, ys = ((low, high), (point.y, point.y)) if across else ((point.x, point.x), (low, high))
-        axes.plot(xs, ys, color=colour, linewidth=1.6, alpha=0.7, zorder=2.5, solid_capstyle="butt")
+        axes.plot(xs, ys, color=colour, **_STYLE["interval"])
     thin = point.shape in "x+_|"
     axes.plot(
         [point.x],
@@ -164,10 +138,8 @@ def _point(axes: Axes, point: Point, name: str, size: float) -> None:
         color=colour,
         markersize=11.0 if point.shape == "*" else size,
         markeredgewidth=1.6 if thin else 0.0,
-        linestyle="none",
-        clip_on=False,
-        zorder=3,
         gid=name,
+        **_STYLE["point"],
     )
 
 

@@ -15,7 +15,7 @@ from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises
 from autotune.tuner.trial import Launch, Role
 
-from . import StudyRecord, tables, text
+from . import StudyRecord, sentences, tables, text
 
 PIXELS = 560
 """Width of every picture, CSS pixels at its natural size."""
@@ -331,12 +331,10 @@ def contributions(study: StudyRecord) -> Picture | None:
     metric = study.spec.objective
     for place, row in enumerate(rows):
         change = f"{row.knob}, {text.scalar(row.from_)} → {text.scalar(row.to)}"
+        tooltip = f"{change}: {sentences.added(row, metric)}"
         if row.gain_percent is None:
-            points.append(Point(f"{change}: needed to {row.needed_to}", "bad", 0.0, place, "x"))
+            points.append(Point(tooltip, "bad", 0.0, place, "x"))
             continue
-        odds = "" if row.odds is None else f", odds of more than 0.5 %: {100 * row.odds:.0f} %"
-        within = f"95 % interval {readable.gains(metric, row.ci95)}"
-        tooltip = f"{change}: {readable.gain(metric, row.gain_percent)}, {within}{odds}"
         x = readable.changed(metric, row.gain_percent)
         ends = readable.changes(metric, row.ci95)
         points.append(Point(tooltip, "chosen", x or 0.0, place, "D", ends, across=True))

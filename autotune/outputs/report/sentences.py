@@ -14,6 +14,7 @@ from autotune.load.workloads import how_fixed, load_workload
 from autotune.tuner.study.recommendation import (
     EXTERNAL,
     Choice,
+    Contribution,
     NearestMiss,
     Objective,
     Recommendation,
@@ -609,6 +610,15 @@ def crossing(outcome: Recommendation) -> str:
     if open_:
         sentences.append(f"{open_}.")
     return " ".join(sentences)
+
+
+def added(row: Contribution, metric: str) -> str:
+    """Say what a setting adds to the recommended command: gain, interval and odds."""
+    if row.gain_percent is None:
+        return f"needed to {row.needed_to}"
+    odds = "" if row.odds is None else f", odds of more than 0.5 %: {100 * row.odds:.0f} %"
+    gained = readable.gain(metric, row.gain_percent)
+    return f"{gained}, 95 % interval {readable.gains(metric, row.ci95)}{odds}"
 
 
 def money(outcome: Recommendation) -> list[str]:
