@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -10,8 +12,16 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, Json, NothingFeasible, RefusedCommand, silent
-from autotune.engines import Context, Library, command_of, gpus_of, recognise, split_command
+from autotune.base import BadInput, Json, NothingFeasible, Notify, RefusedCommand, silent
+from autotune.engines import (
+    Command,
+    Context,
+    Library,
+    command_of,
+    gpus_of,
+    recognise,
+    typed_command,
+)
 from autotune.engines.machine import check_gpus, node
 from autotune.engines.rewrite import rewrite, translate_typed
 from autotune.load.bench.results import search_lines
@@ -140,7 +150,12 @@ def _versus(
     the typed one."""
     if len(text.split()) < 2:
         command = command_of(
-            translate_typed(_typed(asked.engine_command), asked.engine_version, library, silent)
+            translate_typed(
+                _typed(asked.engine_command, library, silent).typed(),
+                asked.engine_version,
+                library,
+                silent,
+            )
         )
         kind = recognise(command.argv, library)
         here = this.context
@@ -148,7 +163,7 @@ def _versus(
         for note in notes:
             say(note)
         return _resolve(command.typed(), text, asked, library, load)
-    same = recognise(command_of(_typed([text])).argv, library).name == this.card.engine
+    same = recognise(_typed([text], library, silent).argv, library).name == this.card.engine
     return _resolve([text], asked.engine_version if same else None, asked, library, load)
 
 
@@ -161,8 +176,10 @@ def _resolve(
 ) -> ResolvedCommand:
     """Resolve a typed engine command line on the given node."""
     version = _known(version)
-    command = command_of(translate_typed(_typed(words), version, library, say))
-    command = replace(command, servers=({},) * asked.replicas if asked.replicas > 1 else ())
+    typed = _typed(words, library, say)
+    command = command_of(translate_typed(typed.typed(), version, library, say))
+    servers: tuple[dict[str, str], ...] = ({},) * asked.replicas if asked.replicas > 1 else ()
+    command = replace(command, files=typed.files, servers=servers)
     hardware = node(asked.hardware, library)
     know_model(command, version, asked.model_id, library)
     model = model_of(command, library, version, asked.model_id)
@@ -185,9 +202,13 @@ def _known(version: str | None) -> str | None:
 _NEWEST = ("nightly", "latest", "main")
 
 
-def _typed(words: Sequence[str]) -> Sequence[str]:
-    """Return the words of a typed command line; one quoted line is split into its words."""
-    return split_command(words[0]).typed() if len(words) == 1 else words
+def _typed(words: Sequence[str], library: Library, notify: Notify) -> Command:
+    """Read a typed command line; one quoted text is read as a shell does."""
+    text = words[0] if len(words) == 1 else shlex.join(words)
+    typed = typed_command(text, os.environ, library)
+    for note in typed.notes:
+        notify(note)
+    return typed.command
 
 
 def _library(calibration: Path | None, home: Path) -> Library:
@@ -309,7 +330,8 @@ def emulate(asked: EmulateOptions, home: Path, as_json: bool) -> int:
     library = _library(asked.calibration, home)
     version = _known(asked.engine_version)
     model_id = asked.model_id
-    typed = translate_typed(_typed(asked.engine_command), version, library, say)
+    typed = _typed(asked.engine_command, library, say).typed()
+    typed = translate_typed(typed, version, library, say)
     command = command_of(typed)
     with suppress(RefusedCommand):
         # Leave a refusal to the emulator, which repeats the engine's words.

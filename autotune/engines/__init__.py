@@ -17,7 +17,7 @@ from .entry import Entry
 from .enumeration import Candidate, CandidateSet
 from .failure import Failure, FailureKind
 from .library import Library
-from .registry import command_of, engine, names, recognise, split_command
+from .registry import command_of, engine, names, recognise, split_command, typed_command
 from .schema import EngineCard
 from .space import EngineSpace
 
@@ -45,4 +45,5 @@ __all__ = [
     "names",
     "recognise",
     "split_command",
+    "typed_command",
 ]

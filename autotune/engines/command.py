@@ -223,21 +223,6 @@ class Command:
         return "\n".join(lines)
 
 
-_BLOCK = re.compile(
-    r"(?:#.*\n)?for gpus in ([\d, ]+); do\s+(?:(\w+)=\$gpus )?(.+) --port \"[^\"]+\"\s+&\s+done; wait"
-)
-
-
-def from_block(text: str, one: Callable[[str], Command]) -> Command:
-    """Read the block of several servers that `Command.shell` writes, without files, or `one`
-    command."""
-    if (block := _BLOCK.fullmatch(text.strip())) is None:
-        return one(text)
-    gpus, variable, command = block.groups()
-    servers = tuple({variable: own} if variable else {} for own in gpus.split())
-    return replace(one(command), servers=servers)
-
-
 def on_all_gpus(command: Command, knobs: Knobs, gpus: int, vendor: str) -> Command:
     """Repeat a command of one server for all `gpus` GPUs, as often as its layout (`knobs`) fits."""
     count = gpus // min(gpus, math.prod(_sizes(knobs)))

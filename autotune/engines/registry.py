@@ -8,19 +8,20 @@ peculiar to its command line, registered under the entry-point group ``autotune.
 
 from __future__ import annotations
 
-import re
-import shlex
+from contextlib import suppress
 from functools import cache
 
 from autotune.base import BadInput, UnknownName
 
-from .command import Command, Words, from_block
+from .command import Command, Words
 from .engine import Engine as Engine
 from .engine import ParsedCommand as ParsedCommand
+from .launchers import Typed, read
+from .launchers import settings_in_front as settings_in_front
 from .library import Library, canonical, engine_points
+from .shell import Variables
 
 _packaged = cache(Library)
-_SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 def names() -> tuple[str, ...]:
@@ -78,16 +79,20 @@ def recognise(argv: Words, library: Library | None = None) -> Engine:
 
 def split_command(text: str) -> Command:
     """Split a command as a shell does, settings in front, or the block that `Command.shell` writes;
-    raises `BadInput` for open quotes, or no program."""
-    return from_block(text.replace("\\\n", " "), _split)
+    raises `BadInput` for what no shell reads, or no program."""
+    return typed_command(text, None).command
 
 
-def _split(text: str) -> Command:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise BadInput(f"malformed command line ({error}): {text}") from error
-    return command_of(words)
+def typed_command(text: str, variables: Variables, library: Library | None = None) -> Typed:
+    """Read the text of a typed command or script with the variables of its shell; raises `BadInput`
+    for none or several servers, and for a value that only a run of the script would tell."""
+
+    def serves(words: Words) -> bool:
+        with suppress(BadInput):
+            return bool(recognise(words, library))
+        return False
+
+    return read(text, variables, serves)
 
 
 def command_of(words: Words) -> Command:
@@ -96,18 +101,3 @@ def command_of(words: Words) -> Command:
     if not rest:
         raise BadInput(f"the command line names no program: {' '.join(words)!r}")
     return Command(tuple(rest), env)
-
-
-def settings_in_front(words: Words) -> tuple[dict[str, str], list[str]]:
-    """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are
-    dropped."""
-    env: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        match = _SETTING.fullmatch(rest[0])
-        if match:
-            env[match[1]] = match[2]
-        elif rest[0] not in {"env", "export"}:
-            break
-        rest.pop(0)
-    return env, rest

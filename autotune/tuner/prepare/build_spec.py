@@ -22,7 +22,7 @@ from autotune.engines import (
     Scalar,
     engine,
     recognise,
-    split_command,
+    typed_command,
 )
 from autotune.engines.engine import read_mapping
 from autotune.engines.installed import choose, named_binaries, why_missing
@@ -30,6 +30,7 @@ from autotune.engines.library import LOCAL
 from autotune.engines.machine import check_gpus, gpus, has, node, power_of
 from autotune.engines.options import dotted
 from autotune.engines.registry import settings_in_front
+from autotune.engines.shell import PLAIN
 from autotune.load.metrics.table import ENERGY
 from autotune.load.workloads import load_workload, with_speedup
 from autotune.node.calibration import calibration_in
@@ -197,7 +198,10 @@ def _served(
     asked = (engine_and_version(text, library) for text in options.engines)
     versions = {} if backend.installed else running
     versions |= {name: version for name, version in asked if version is not None}
-    cards += _baseline(options.baseline, library)
+    options, more_cards, more_files, typed_notes = _baseline(options, library)
+    cards += more_cards
+    files |= more_files
+    notes += typed_notes
     images = backend.images(options.images, cards, versions, spec.hardware, library)
     passed, passed_files = _engine_args(options.engine_args, library)
     variables = typed_variables(options.env, os.environ)
@@ -330,18 +334,26 @@ def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> s
     return "simulator"
 
 
-def _baseline(text: str | None, library: Library) -> list[EngineCard]:
-    """Find the card of the baseline's engine; raises `BadInput` for an unknown one or a typed
-    secret."""
+def _baseline(
+    options: RunOptions, library: Library
+) -> tuple[RunOptions, list[EngineCard], dict[str, str], tuple[str, ...]]:
+    """Read the baseline as a shell does; with its engine's card, its files and notes.
+
+    Raises `BadInput` for an unknown engine or a typed secret.
+    """
+    text = options.baseline
     if text is None:
-        return []
+        return options, [], {}, ()
     try:
-        command = split_command(text)
+        typed = typed_command(text, os.environ, library)
+        command = typed.command
         card = recognise(command.argv, library).card
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
     refuse_secrets(command.argv, command.env, "--baseline")
-    return [card]
+    if typed.notes or not PLAIN.fullmatch(text):
+        text = replace(command, files={}).shell()
+    return replace(options, baseline=text), [card], dict(command.files), typed.notes
 
 
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
