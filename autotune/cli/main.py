@@ -124,8 +124,8 @@ def bench(as_json: bool, **options: Any) -> None:
 @click.argument("b")
 @shared.common
 def compare(**asked: Any) -> None:
-    """Compare two studies (names or bundles), or two results of `bench --save-result` or `vllm
-    bench serve`."""
+    """Compare two studies (names or bundles), or two results of `bench`, vLLM, SGLang,
+    AIPerf, GuideLLM or InferenceX."""
     from . import studies
 
     studies.compare(**asked)

@@ -6,7 +6,7 @@ An interval is over repeats: the requests of one run tell how requests differ, n
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,8 @@ from autotune.base import BadInput, Evidence, Interval, Json
 
 from ..metrics import readable
 from ..metrics.table import HEADLINE, METRICS
-from .results import moments, number, read, student
+from .results import moments, student
+from .tools import load_keys, load_of, number, read
 
 _LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
 _NOT_STATED = "not stated"
@@ -88,7 +89,11 @@ class Change(NamedTuple):
         ends = self.on_a_node if self.predicted else self.interval
         if ends is None or ends[0] <= 0 <= ends[1]:
             return "open" if self.predicted else "unclear"
-        return "better" if (self.b > self.a) is METRICS[self.metric].maximise else "worse"
+        return (
+            "better"
+            if (self.b > self.a) is METRICS[self.metric.partition(" ")[0]].maximise
+            else "worse"
+        )
 
     def to_json(self) -> Json:
         return {
@@ -177,18 +182,22 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     points = {}
     changes: tuple[Change, ...] = ()
     if sweep:
-        # The repeats of a sweep are over all its loads: no interval for one of them.
-        for load, metrics_a in loads_a.items():
-            if load in loads_b:
-                points[load] = _changes(metrics_a, loads_b[load], intervals=False)
+        # Our repeats of a sweep are over all its loads: they give no interval for one of them.
+        common = [load for load in loads_a if load in loads_b]
+        points = {load: _changes(loads_a[load], loads_b[load]) for load in common}
+        alike = [(loads_a[load], loads_b[load]) for load in common[:1]]
     else:
-        changes = _changes(a, b, intervals=True)
+        changes = _changes(a, b)
+        alike = [(a, b)]
     counts = [len(_repeats(result)) for result in (a, b)]
     notes = [f"intervals are over repeats, {counts[0]} of A and {counts[1]} of B, by Welch"]
     if min(counts) < 2:
         notes = [ONE_RUN]
     elif sweep:
         notes = []
+    notes += [note for pair in alike for note in _undefined(*pair)]
+    if a["tool"] != b["tool"]:
+        notes.append(f"A was measured by {a['tool']}, B by {b['tool']}")
     warnings = (
         *_differences(a, b, sweep),
         *_unmatched(loads_a, loads_b, sweep),
@@ -198,16 +207,43 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     return Comparison(str(path_a), str(path_b), warnings, changes, tuple(notes), points)
 
 
-def _changes(a: Json, b: Json, intervals: bool) -> tuple[Change, ...]:
-    """Return the change of each shown metric that both have, with an interval over the repeats."""
+def _changes(a: Json, b: Json) -> tuple[Change, ...]:
+    """Return the change of each shown metric that both have by one definition, with an interval
+    over the repeats."""
     changes = []
+    for name, x, y in _common(a, b):
+        row = _definition(a, name)
+        if row.get("of") == _definition(b, name).get("of"):
+            shown = f"{name} ({row['of']})" if row.get("shown", bool(row)) else name
+            changes.append(
+                Change(shown, x, y, ratio_interval(_repeats(a, name), _repeats(b, name)))
+            )
+    return tuple(changes)
+
+
+def _common(a: Json, b: Json) -> Iterator[tuple[str, float, float]]:
+    """List the shown metrics that both have."""
     for name in SHOWN:
         x = number(a.get(name))
         y = number(b.get(name))
         if x is not None and y is not None:
-            repeats = (_repeats(a, name), _repeats(b, name)) if intervals else ((), ())
-            changes.append(Change(name, x, y, ratio_interval(*repeats)))
-    return tuple(changes)
+            yield name, x, y
+
+
+def _definition(result: Json, name: str) -> Json:
+    """Return the row of a definition that is not ours; empty if it is."""
+    return dict(result.get("definitions", {}).get(name, {}))
+
+
+def _undefined(a: Json, b: Json) -> list[str]:
+    """Say which metrics of both are not compared, as their definitions differ."""
+    names: dict[str, list[str]] = {}
+    for name, *_ in _common(a, b):
+        rows = {"A": _definition(a, name), "B": _definition(b, name)}
+        if rows["A"].get("of") != rows["B"].get("of"):
+            reasons = (f"{row['because']} ({one})" for one, row in rows.items() if row)
+            names.setdefault("; ".join(reasons), []).append(name)
+    return [f"not compared: {', '.join(listed)}: {why}" for why, listed in names.items()]
 
 
 def _loads(result: Json) -> dict[str, Json]:
@@ -218,19 +254,7 @@ def _loads(result: Json) -> dict[str, Json]:
         for point in (points if isinstance(points, list) else [])
         if isinstance(point, dict) and "metrics" in point
     }
-    return loads if len(loads) > 1 else {_load_of(result): result}
-
-
-def _load_of(result: Json) -> str:
-    """Describe the load in the words of `Arrival.describe`; from vLLM's keys if ours are
-    missing."""
-    if isinstance(result.get("load"), str):
-        return str(result["load"])
-    concurrency = number(result.get("max_concurrency"))
-    rate = number(result.get("request_rate"))
-    limit = f"{concurrency:g} at a time" if concurrency else ""
-    arrivals = f"{rate:g} requests per second" if rate else ""
-    return ", ".join(part for part in (arrivals, limit) if part) or "all at once"
+    return loads if len(loads) > 1 else {load_of(result): result}
 
 
 def _repeats(result: Json, metric: str = HEADLINE) -> list[float]:
@@ -238,7 +262,7 @@ def _repeats(result: Json, metric: str = HEADLINE) -> list[float]:
     rows = result.get("repeats")
     listed = rows if isinstance(rows, list) else []
     values = [number(row.get(metric)) for row in listed if isinstance(row, dict)]
-    return [value for value in values if value is not None] or [float(result[metric])]
+    return [value for value in values if value is not None] or [number(result.get(metric)) or 0.0]
 
 
 def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
@@ -265,10 +289,11 @@ def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
             reasons.append(f"{name} does not state its {', '.join(missing)}; they may differ")
     for name, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
         means = [
-            (number(result.get(key)) or 0.0) / max(float(result["completed"]), 1.0)
+            tokens / max(number(result.get("completed")) or 1.0, 1.0)
             for result in (a, b)
+            if (tokens := number(result.get(key))) is not None
         ]
-        if abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
+        if len(means) > 1 and abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
             reasons.append(
                 f"different lengths: {means[0]:.1f} {name} tokens per request in A, {means[1]:.1f} in B"
             )
@@ -278,7 +303,8 @@ def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
 def _facts(result: Json, sweep: bool) -> dict[str, object]:
     """Return the facts that two comparable results have in common, by name; None if not stated."""
     facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
-    load = _load_of(result)
+    facts |= {"hardware": result.get("hw"), **{key: result[key] for key in load_keys(result)}}
+    load = load_of(result)
     if not sweep:
         facts["load"] = load
         if (count := number(result.get("num_prompts"))) is not None:
@@ -313,4 +339,5 @@ def _validity(name: str, result: Json) -> list[str]:
         "the client did not keep up, so it limited the numbers": result.get("client_bound"),
         "stopped before its end": result.get("stopped"),
     }
-    return [f"{name}: {reason}" for reason, holds in reasons.items() if holds]
+    held = [reason for reason, holds in reasons.items() if holds]
+    return [f"{name}: {reason}" for reason in (*held, *result.get("doubts", ()))]

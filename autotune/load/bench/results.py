@@ -31,7 +31,6 @@ from autotune.base import (
     Interval,
     Json,
     JsonObject,
-    MalformedFile,
     beside,
     write_atomically,
 )
@@ -48,7 +47,7 @@ from ..measuring import FoundCapacity, LoadOptions, Measurement, to_json, worst_
 from ..metrics import readable
 from ..metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
 from ..metrics.records import LATENCIES, STATISTICS
-from ..metrics.table import HEADLINE, STEADY, Rent, is_number, shown_in, title_of
+from ..metrics.table import HEADLINE, STEADY, Rent, shown_in, title_of
 from ..options import BenchOptions
 from ..prefix_cache import CacheReport
 from ..request_file import has_requests, requests_path, write_requests
@@ -189,8 +188,6 @@ _OF_A_REPEAT = (
     *("request_throughput", "output_throughput", "total_token_throughput", "cache_hit_rate"),
     *(f"{statistic}_{latency}_ms" for latency in LATENCIES for statistic in STATISTICS),
 )
-_NEEDED = ("duration", "completed", "request_throughput", "total_token_throughput")
-_FORM = "not a result of `autotune bench --save-result` or `vllm bench serve --save-result`"
 
 
 def result(
@@ -319,35 +316,6 @@ def save(path: Path, result: Json, runs: Sequence[Measurement]) -> Json:
     except OSError as error:
         raise BadInput(f"--save-result {path}: not writable ({error.strerror or error})") from error
     return written
-
-
-def read(path: Path) -> Json:
-    """Read a file of `save` or ``vllm bench serve --save-result``; raises `BadInput`,
-    `MalformedFile` for others."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(
-            f"{path}: cannot be read ({error.strerror}); give two result files, or two studies"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise MalformedFile(path, _FORM) from error
-    if not isinstance(result, dict):
-        raise MalformedFile(path, _FORM)
-    for name in _NEEDED:
-        if number(result.get(name)) is None:
-            raise MalformedFile(path, f"{_FORM} (it has no number under {name!r})")
-    return result
-
-
-def number(value: object) -> float | None:
-    """Return a finite number of a result, else None."""
-    if not is_number(value):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number beyond every float
-        return None
 
 
 _PLAIN_EVERY_NS = 5_000_000_000

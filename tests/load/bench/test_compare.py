@@ -284,7 +284,9 @@ def test_a_file_of_vllm_s_own_is_compared(tmp_path: Path):
             json.dumps({**VLLM, "total_token_throughput": "fast"}),
             "no number under 'total_token_throughput'",
         ),
-        (json.dumps(VLLM) + "\n" + json.dumps(VLLM), "not a result"),
+        (json.dumps(VLLM) + "\n" + '{"duration": 3}', "no number under 'completed'"),
+        (json.dumps([VLLM, {**VLLM, "model_id": "n"}]), "its 2 runs differ in model_id (m, n)"),
+        (json.dumps([VLLM, {**VLLM, "tp": "8"}]), "its 2 runs differ in tp (None, 8)"),
     ],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str | None, words: str):
@@ -295,6 +297,74 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str | None, words: s
     assert done.code == 2
     assert words in done.err
     assert done.err.count("\n") == 1
+
+
+def run_of(path: Path, *runs: dict[str, Any]) -> Path:
+    """A file as ``vllm bench serve --append-result`` writes it."""
+    path.write_text("\n".join(json.dumps({**VLLM, **run}) for run in runs))
+    return path
+
+
+def test_runs_of_one_load_are_repeats_and_of_several_a_curve(tmp_path: Path):
+    rates = [{"total_token_throughput": 880.0 + i} for i in range(3)]
+    faster = [{"total_token_throughput": 980.0 + i} for i in range(3)]
+    a, b = run_of(tmp_path / "a.json", *rates), run_of(tmp_path / "b.json", *faster)
+    found = compare(a, b)
+    interval = next(c for c in found.changes if c.metric == "total_token_throughput").interval
+    assert interval is not None
+    assert interval[0] < 100 * (981 / 881 - 1) < interval[1]
+    more = [{**run, "max_concurrency": 16} for run in rates]
+    curve = compare(run_of(tmp_path / "c.json", *rates, *more), run_of(b, *more))
+    assert list(curve.points) == ["16 at a time"]
+    assert {change.verdict for change in curve.points["16 at a time"]} == {"equal"}
+    assert any("only A has the load 8 at a time" in warning for warning in curve.warnings)
+
+
+def test_a_metric_is_compared_with_one_of_its_definition_alone(tmp_path: Path):
+    """GuideLLM's mean TPOT counts the first token: of an answer of 1 s, 11 tokens and 50 ms between
+    them it is 90.9 ms. Its latencies are in seconds."""
+    figures = {
+        "requests_per_second": 8.0,
+        "request_latency": 1.0,
+        "time_to_first_token_ms": 180.0,
+        "time_per_output_token_ms": 90.9,
+        "prompt_token_count": 100.0,
+        "output_token_count": 11.0,
+    }
+    metrics: dict[str, Any] = {
+        name: {"successful": {"mean": mean, "percentiles": {"p99": mean}}}
+        for name, mean in figures.items()
+    }
+    metrics["request_totals"] = {"successful": 200, "errored": 0, "incomplete": 0}
+    run = {"config": {"strategy": {"type_": "concurrent", "streams": 8}}, "metrics": metrics}
+    guide = tmp_path / "guide.json"
+    guide.write_text(json.dumps({"metadata": {}, "benchmarks": [run]}))
+    vllm = run_of(tmp_path / "vllm.json", {"mean_e2el_ms": 1000.0})
+    found = compare(vllm, guide)
+    changes = {change.metric: change.b for change in found.changes}
+    assert changes["mean_e2el_ms"] == 1000.0
+    assert changes["total_token_throughput"] == pytest.approx(888.0)
+    assert "mean_tpot_ms" not in changes
+    assert any("mean_tpot_ms" in note and "first included" in note for note in found.notes)
+    assert not any("different load" in warning for warning in found.warnings)
+    same = {change.metric for change in compare(guide, guide).changes}
+    assert {"mean_tpot_ms (guidellm)", "p99_ttft_ms (guidellm)", "mean_ttft_ms"} <= same
+
+
+def test_aiperf_s_inter_token_latency_is_our_tpot(tmp_path: Path):
+    table = tmp_path / "profile_export_aiperf.csv"
+    table.write_text(
+        "Metric,avg,p50,p99\nInter Token Latency (ms),62.48,49.99,98.52\n"
+        "Inter Chunk Latency (ms),69.99,50.61,100.54\nRequest Latency (ms),1578.39,1154.75,2948.02\n"
+        "Input Sequence Length (tokens),16.00,16.00,16.00\n\nMetric,Value\nRequest Count,4.00\n"
+        "Request Throughput (requests/sec),0.63\nOutput Token Throughput (tokens/sec),8.54\n"
+        "Total Token Throughput (tokens/sec),18.65\nTotal Output Sequence Length (tokens),54.00\n"
+        "Total Usage Completion Tokens (tokens),108.00\n"
+    )
+    found = compare(table, run_of(tmp_path / "vllm.json", {}))
+    changes = {change.metric: change.a for change in found.changes}
+    assert (changes["mean_tpot_ms"], changes["mean_itl_ms"]) == (62.48, 69.99)
+    assert any("of 54 output tokens" in warning and "108" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize(

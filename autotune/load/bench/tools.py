@@ -1,0 +1,269 @@
+"""Results of load generators, ours and those of other tools, in our names.
+
+A tool is data (``tools.yaml``). A file holds one run or more, as JSON documents one after the
+other, as a list of them, or as a table: runs under one load are repeats, runs under several are a
+curve.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, beside
+from autotune.engines.entry import parse_yaml
+from autotune.engines.expression import evaluate
+
+from ..metrics.table import is_number
+
+_DATA = parse_yaml(beside(__file__, "tools.yaml"))
+_TOOLS = _DATA["tools"]
+_NAMES = ", ".join(tool["name"] for tool in _TOOLS)
+_FORM = f"not a result of autotune bench --save-result, or of {_NAMES}"
+_SUMMED = re.compile(r"num_prompts|completed|failed|duration|total_(input|output)_tokens")
+_BLANK = re.compile(r"\s*")
+
+
+def number(value: object) -> float | None:
+    """Return a finite number of a result, else None."""
+    if not is_number(value):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond every float
+        return None
+
+
+def read(path: Path) -> Json:
+    """Read a result file; raises `BadInput` or `MalformedFile` if it is none, or holds several
+    configurations."""
+    found = runs(path)
+    for key in dict.fromkeys(key for run in found for key in run):
+        values = _differing(found, key)
+        if len(values) > 1 and role_of(key) in ("fact", ""):
+            raise BadInput(
+                f"{path}: its {len(found)} runs differ in {key} ({', '.join(values)}), which is no load; "
+                "give one file for each configuration"
+            )
+    loads: dict[tuple[Any, ...], list[Json]] = {}
+    for run in found:
+        keys = (value for key, value in run.items() if role_of(key) == "load")
+        loads.setdefault((load_of(run), *keys), []).append(run)
+    if len(loads) == 1:
+        return _joined(found)
+    points = [_joined(group) for group in loads.values()]
+    told = [key for key in load_keys(found[0]) if len(_differing(points, key)) > 1]
+    listed = [
+        {
+            "load": ", ".join([load_of(one), *(f"{key} {one.get(key)}" for key in told)]),
+            "metrics": one,
+        }
+        for one in points
+    ]
+    return {**_joined(found), "load": f"{len(points)} loads", "points": listed}
+
+
+def load_keys(result: JsonObject) -> list[str]:
+    """List the keys of a load that `load_of` and the number of prompts do not tell."""
+    told = re.compile(r"request_rate|max_concurrency|conc|ramp_up_.*|num_prompts|burstiness")
+    return [key for key in result if role_of(key) == "load" and not told.fullmatch(key)]
+
+
+def _differing(found: Iterable[JsonObject], key: str) -> list[str]:
+    return list(dict.fromkeys(str(run.get(key)) for run in found))
+
+
+def _joined(repeats: Sequence[Json]) -> Json:
+    """Return repeats as one result: counts are summed, other figures are means."""
+    if len(repeats) == 1:
+        return repeats[0]
+    joined = dict(repeats[0])
+    for key in joined:
+        values = [value for run in repeats if (value := number(run.get(key))) is not None]
+        summed = _SUMMED.fullmatch(key)
+        if values and (summed or role_of(key) == "result"):
+            joined[key] = math.fsum(values) / (1 if summed else len(values))
+    doubts = [doubt for run in repeats for doubt in run["doubts"]]
+    return {**joined, "repeats": list(repeats), "doubts": list(dict.fromkeys(doubts))}
+
+
+def load_of(result: JsonObject) -> str:
+    """Describe the load in the words of `Arrival.describe`; from vLLM's keys if ours are
+    missing."""
+    if isinstance(result.get("load"), str):
+        return str(result["load"])
+    concurrency = number(result.get("max_concurrency"))
+    rate = number(result.get("request_rate"))
+    limit = f"{concurrency:g} at a time" if concurrency else ""
+    arrivals = f"{rate:g} requests per second" if rate else ""
+    if ramp := result.get("ramp_up_strategy"):
+        ends = [result.get(f"ramp_up_{end}_rps") for end in ("start", "end")]
+        arrivals = f"{ends[0]} to {ends[1]} requests per second, {ramp} ramp"
+    return ", ".join(part for part in (arrivals, limit) if part) or "all at once"
+
+
+def role_of(key: str) -> str:
+    """Return what a key of a result is: ``result``, ``identity``, ``load``, ``fact``; empty: a
+    setting of the server."""
+    for role, patterns in _DATA["roles"].items():
+        if any(re.fullmatch(pattern, key) for pattern in patterns):
+            return str(role)
+    return ""
+
+
+def tool_of(keys: Iterable[str]) -> str | None:
+    """Return the name of the tool whose results have these keys; None if no tool's do."""
+    known = set(keys)
+    names = (tool["name"] for tool in _TOOLS if known.issuperset(tool["is"]))
+    return next(names, None)
+
+
+def runs(path: Path, text: str | None = None) -> list[Json]:
+    """Read each run of a result file by our names; raises `BadInput` or `MalformedFile`.
+
+    ``tool`` names who wrote it, ``definitions`` has the metrics that are not ours with the row of
+    ``tools.yaml``, ``doubts`` what its own figures say against it. Ours are as they stand.
+    """
+    if text is None:
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", "no UTF-8 text")
+            raise BadInput(
+                f"{path}: cannot be read ({why}); give two result files, or two studies"
+            ) from error
+    try:
+        documents = _documents(text.strip())
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise MalformedFile(path, _FORM) from error
+    if not documents:
+        raise MalformedFile(path, _FORM)
+    return [run for document in documents for run in _runs(path, document)]
+
+
+def _documents(text: str) -> list[Any]:
+    """Split a text into its documents: JSON, one after the other or in a list, or rows of a
+    table."""
+    if not text.startswith(("{", "[")):
+        return _tables(text)
+    documents: list[Any] = []
+    decoder = json.JSONDecoder()
+    end = 0
+    while end < len(text):
+        one, end = decoder.raw_decode(text, end)
+        documents += one if isinstance(one, list) else [one]
+        if match := _BLANK.match(text, end):
+            end = match.end()
+    return documents
+
+
+def _tables(text: str) -> list[Any]:
+    """Read a table with a row for each run, or one for each metric as AIPerf writes it."""
+    blocks = [block.splitlines() for block in re.split(r"\n\s*\n", text)]
+    if not text.startswith("Metric,"):
+        return [
+            {key: _cell(cell) for key, cell in row.items() if key}
+            for row in csv.DictReader(blocks[0])
+        ]
+    document: Json = {}
+    for block in blocks:
+        for row in csv.DictReader(block) if block[0].startswith("Metric,") else ():
+            name = re.sub(r"\s*\(.*", "", row.pop("Metric")).lower().replace(" ", "_")
+            document[name] = {
+                {"Value": "avg"}.get(key, key): _cell(cell) for key, cell in row.items()
+            }
+    return [document]
+
+
+def _cell(cell: Any) -> Any:
+    with suppress(TypeError, ValueError):
+        return float(cell)
+    return cell or None
+
+
+def _runs(path: Path, document: Any) -> list[Json]:
+    """Return the runs of one document, by the first tool whose keys they have."""
+    if not isinstance(document, dict):
+        raise MalformedFile(path, _FORM)
+    if "schema" in document and "lengths_source" in document:
+        return [_checked(path, {"tool": "autotune bench", **document}, _DATA["needs"])]
+    for tool in _TOOLS:
+        name = tool.get("runs")
+        whole = {key: part for key, part in document.items() if key != name}
+        parts = document[name] if isinstance(document.get(name), list) else [{}]
+        flats = [dict(_flat({**whole, "": part})) for part in parts]
+        if tool is _TOOLS[-1] or (flats and all(flat.keys() >= set(tool["is"]) for flat in flats)):
+            needs = tool.get("needs", _DATA["needs"])
+            return [_checked(path, _named(tool, flat), needs) for flat in flats]
+    return []
+
+
+def _checked(path: Path, run: Json, needs: Sequence[str]) -> Json:
+    for name in needs:
+        if number(run.get(name)) is None:
+            raise MalformedFile(path, f"{_FORM} (it has no number under {name!r})")
+    return run
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """List the single values of a document by their dotted path; of a list the last entry."""
+    if isinstance(value, list):
+        value = value[-1] if value and isinstance(value[-1], dict | str) else None
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _flat(part, f"{name}.{key}".strip("."))
+    else:
+        yield name, value
+
+
+def _named(tool: Json, flat: Json) -> Json:
+    """Return a run's values by our names."""
+    own = tool.get("own_names")
+    values: Json = {key: value for key, value in flat.items() if own and "." not in key}
+    for name, keys in tool.get("keys", {}).items():
+        given = [flat[key] for key in keys if flat.get(key) is not None]
+        values |= {name: given[0]} if given else {}
+    for latency, key in tool.get("latencies", _DATA["latencies"]).items():
+        factor = tool.get("factor", {}).get(latency, 1)
+        for statistic, word in tool.get("statistics", _DATA["statistics"]).items():
+            if (figure := number(flat.get(key.format(word)))) is not None:
+                values[f"{statistic}_{latency}_ms"] = figure * factor
+    for name, formulas in (*tool.get("formulas", {}).items(), *_DATA["formulas"].items()):
+        known = (_value(formula, values) for formula in formulas)
+        if values.get(name) is None:
+            values[name] = next((value for value in known if value is not None), None)
+    return {
+        **values,
+        "tool": tool["name"],
+        "definitions": _definitions(tool, values),
+        "doubts": [
+            row["say"].format(**values)
+            for row in tool.get("doubts", ())
+            if _value(row["when"], values)
+        ],
+    }
+
+
+def _value(formula: str, values: Json) -> Any:
+    """Return what a formula is of these values; None if they do not allow it."""
+    with suppress(NameError, TypeError, ArithmeticError):
+        return evaluate(formula, values)
+    return None
+
+
+def _definitions(tool: Json, values: Json) -> dict[str, Json]:
+    """Return the row of each metric that is not ours."""
+    rows = [
+        row
+        for row in tool.get("definitions", ())
+        if all(re.search(p, str(values.get(key))) for key, p in row.get("when", {}).items())
+    ]
+    return {
+        key: row for row in reversed(rows) for key in values if re.fullmatch(row["metrics"], key)
+    }
