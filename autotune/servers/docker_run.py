@@ -287,14 +287,20 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
             )
 
 
+def version_in_tag(image: str, *, named: bool = False) -> str | None:
+    """Return the engine's version in an image's tag, where that must be `named` only one beside the
+    engine's name; None for none."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
+    match = _NAMED_VERSION.search(tag) or (None if named else _VERSION.search(tag))
+    return match[1] if match else None
+
+
 def version_in(image: str, distributions: Sequence[str]) -> str:
     """Return the engine version of an image, by its tag, else by its installed packages; raises
     `BadInput` for none."""
-    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
-    # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
-    match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)
-    if match:
-        return match[1]
+    if tagged := version_in_tag(image):
+        return tagged
     fetch_images([image], silent)
     asking = (
         "run",

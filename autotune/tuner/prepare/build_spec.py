@@ -45,6 +45,7 @@ from ..study.home import library_for
 from ..study.loads import context_of, with_loads
 from ..study.options import RunOptions
 from ..study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
+from .deployed import Deployed, with_deployment
 from .names import engine_and_version, find_model, knob_named
 from .recipes import with_recipe
 from .running import with_running
@@ -79,6 +80,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
             _check_figures(spec, spec.model)
             name = _study_name(options, spec.model, spec.hardware)
             return spec.with_fields(study=name)
+    options, deployed = with_deployment(options, library)
     if not options.model or not options.hardware:
         raise BadInput(
             f"{'--hw' if options.model else '--model'} is missing: only a bundle contains it"
@@ -113,7 +115,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         **backend.secret_sources(options),
     )
     spec = backend.from_file(spec, options, library) or _served(
-        spec, options, backend, library, notify
+        spec, options, backend, library, notify, deployed
     )
     spec = with_goals(spec.with_fields(objective=spec.load.objective), options)
     _check_energy(spec, backend)
@@ -182,7 +184,12 @@ def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -
 
 
 def _served(
-    spec: StudySpec, options: RunOptions, backend: Backend, library: Library, notify: Notify
+    spec: StudySpec,
+    options: RunOptions,
+    backend: Backend,
+    library: Library,
+    notify: Notify,
+    deployed: Deployed,
 ) -> StudySpec:
     """Add engines, workloads and settings of servers, simulated ones too."""
     spec = _with_default_load(spec, library)
@@ -194,15 +201,16 @@ def _served(
     options, running, running_notes = with_running(options, context, library)
     options, recipe, files, recipe_notes = with_recipe(options, context, names, backend, library)
     calibration = calibration_in(options.calibration if backend.predicted else None)
-    notes = [*spec.notes, *running_notes, *recipe_notes]
+    notes = [*spec.notes, *deployed.notes, *running_notes, *recipe_notes]
     asked = (engine_and_version(text, library) for text in options.engines)
-    versions = {} if backend.installed else running
+    versions = {} if backend.installed else {**running, **deployed.versions}
     versions |= {name: version for name, version in asked if version is not None}
     options, more_cards, more_files, typed_notes = _baseline(options, library)
     cards += more_cards
-    files |= more_files
+    files |= {**more_files, **deployed.files}
     notes += typed_notes
-    images = backend.images(options.images, cards, versions, spec.hardware, library)
+    own = deployed.images(versions) if backend.contained else []
+    images = backend.images([*own, *options.images], cards, versions, spec.hardware, library)
     passed, passed_files = _engine_args(options.engine_args, library)
     variables = typed_variables(options.env, os.environ)
     for card in cards if variables else ():
@@ -253,7 +261,7 @@ def _with_default_load(spec: StudySpec, library: Library) -> StudySpec:
     if copies > 1 and spec.hardware.vendor != "cpu" and spec.load.fixed:
         each = load_workload(_DEFAULT, library).points[0].prompts
         workload = f"{_DEFAULT}:{copies * each}"
-        notes = (f"the default workload has {each} prompts for each of {copies} servers",)
+        notes += (f"the default workload has {each} prompts for each of {copies} servers",)
     return spec.with_fields(workloads=(workload,), notes=notes)
 
 

@@ -1,0 +1,265 @@
+"""A deployment as a baseline: a ``docker run`` line, a script, services of Compose, containers of
+Kubernetes; and the same text with other settings.
+
+>>> deployment = read("docker run --gpus all vllm/vllm-openai:v0.33.0 Qwen/Qwen3-8B -tp 2")
+>>> deployment.command.argv, deployment.version
+(('vllm', 'serve', 'Qwen/Qwen3-8B', '-tp', '2'), '0.33.0')
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.base import BadInput, frozen, redact
+from autotune.engines.command import Command, Words, referenced
+from autotune.engines.engine import Engine
+from autotune.engines.environment import stored
+from autotune.engines.library import Library, server_environment
+from autotune.engines.registry import recognise, typed_command
+from autotune.servers.docker_run import version_in_tag
+
+from .changes import edited, edits, knob_variables, steps
+from .forms import Container, KnownImage, containers, facts
+
+_FILE = re.compile(r"(?P<name>\S+\.(?:ya?ml|sh))(?:#(?P<part>.*))?")
+_RUN = re.compile(r"\b(?:docker|podman|nerdctl)\s(?:.*\s)?run\s", re.DOTALL)
+
+
+@frozen
+class Deployment:
+    """One server of a deployment, and the text that it stands in.
+
+    Attributes:
+        name: its file; empty for a command line.
+        part: the server's name in the file.
+        others: containers of the text with another command.
+        command: the engine's own words, with the variables that it or its libraries read; a secret
+            is a reference.
+        version: of the engine, as the image's tag tells it; None: it does not.
+        gpus: how many the server gets; None: all of the node's.
+        notes: one sentence each.
+    """
+
+    name: str
+    part: str
+    text: str
+    container: Container
+    others: Sequence[Container]
+    kind: Engine
+    command: Command
+    version: str | None
+    gpus: int | None
+    notes: Sequence[str]
+    library: Library | None
+
+    @property
+    def model(self) -> str:
+        """Return the model that it serves, as it is named there."""
+        return self.kind.parse(self.command, self.kind.version(self.version)).model
+
+    def rewritten(
+        self,
+        argv: Words,
+        env: Mapping[str, str],
+        gpus: int | None = None,
+        replicas: int | None = None,
+    ) -> str:
+        """Return the text with the knobs of another command and other numbers, and nothing else
+        changed.
+
+        Args:
+            argv: a command of the same engine: options that no knob is read from are left alone.
+            env: its variables; only those of knobs count.
+            gpus: of each server; None: as they are.
+            replicas: how many servers take the place of each; None: one.
+
+        Raises `BadInput` for a change that cannot be made by place.
+        """
+        here, version = self, self.kind.version(self.version)
+        old, new = (self.kind.arguments(words) or () for words in (self.command.argv, argv))
+        program = self.command.argv[: len(self.command.argv) - len(old)]
+        for step in steps(self.kind, version, old, new):
+            for edit, about, wanted in edits(step):
+                here = here._changed(edit, about, argv=(*program, *wanted))
+        for name in sorted(knob_variables(self.kind, version)):
+            was, value = self.command.env.get(name), env.get(name)
+            if was != value:
+                here = here._with_variable(name, was, value)
+        if gpus and self.gpus not in (None, gpus):
+            about = {"VALUE": str(gpus), "LESS": str(gpus - 1)}
+            here = here._changed("gpus", about, gpus=gpus)
+        if replicas not in (None, 1):
+            count = self.container.replicas * (replicas or 1)
+            here = here._changed("replicas", {"VALUE": str(count)}, replicas=count)
+        return here.text
+
+    def _with_variable(self, name: str, was: str | None, value: str | None) -> Deployment:
+        edit = "add" if was is None else "drop" if value is None else "set"
+        kept = {key: text for key, text in self._env.items() if key != name}
+        about = {"NAME": name, "VALUE": value or "", "PROGRAM": self.command.argv[0]}
+        about["OLD"] = f"(?:{'|'.join(map(re.escape, kept)) or '(?!)'})"
+        return self._changed(edit, about, env=kept if value is None else {**kept, name: value})
+
+    def _changed(self, edit: str, about: Mapping[str, str], **wanted: object) -> Deployment:
+        """Return the first edited deployment that reads as wanted, and else as before."""
+        right = {**self._read(), **wanted}
+        for text in edited(self.text, edit, about):
+            with suppress(BadInput):
+                there = _chosen(text, self.name, self.part, self.library)
+                if there._read() == right:
+                    return there
+        where, what = (
+            self.name or "the command line",
+            " ".join([about.get("NAME", ""), about["VALUE"]]),
+        )
+        raise BadInput(f"{where}: no place to {edit.replace('_', ' ')} {what}; change it by hand")
+
+    @property
+    def _env(self) -> dict[str, str]:
+        """Return the variables but those that choose GPUs."""
+        chosen = facts().gpu_variables
+        return {name: text for name, text in self.container.env.items() if name not in chosen}
+
+    def _read(self) -> dict[str, object]:
+        """Return what is read, without how the command is spelt and which GPUs it gets."""
+        container = replace(
+            self.container, entrypoint=None, command=(), env={}, gpus="", replicas=1
+        )
+        return {
+            "argv": self.command.argv,
+            "env": self._env,
+            "gpus": self.gpus,
+            "replicas": self.container.replicas,
+            "rest": (container, self.others),
+        }
+
+
+def read(typed: str, library: Library | None = None) -> Deployment | None:
+    """Read ``FILE[#PART]``, or a ``docker run`` line; None for an engine's own command line.
+
+    Raises `BadInput` for a file that cannot be read, and for several servers, or none.
+    """
+    if match := _FILE.fullmatch(typed.strip()):
+        name = os.path.expanduser(match["name"])
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{name} cannot be read: {error}") from error
+        return _chosen(text, name, match["part"] or "", library)
+    return _chosen(typed, "", "", library) if _RUN.search(typed) else None
+
+
+def _chosen(text: str, name: str, part: str, library: Library | None) -> Deployment:
+    """Return the one server of a text that an engine serves, or that is named."""
+    try:
+        found = containers(text, name)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"{name}: no deployment as Compose or Kubernetes has it ({error})"
+        ) from error
+    if not found and name.endswith(".sh"):
+        typed = typed_command(text, os.environ, library).command
+        found = [Container(entrypoint=typed.argv, env=typed.env, files=typed.files)]
+    made, problems = list[Deployment](), list[str]()
+    for one in found:
+        if not part or part in one.names:
+            others = [other for other in found if _words(other) != _words(one)]
+            try:
+                made.append(_deployment(text, name, part, one, others, library))
+            except BadInput as error:
+                problems.append(f"{'/'.join(map(str, one.names))}: {error}")
+    if not made:
+        known = ", ".join(f"{name}#{'/'.join(map(str, one.names))}" for one in found)
+        raise BadInput(
+            "; ".join(problems) or f"{name}#{part}: no such server; there is {known or 'none'}"
+        )
+    if len({one.command.argv for one in made}) > 1:
+        parts = " or ".join(f"{name}#{one.container.names[-1]}" for one in made)
+        raise BadInput(f"{len(made)} servers: choose {parts}")
+    return made[0]
+
+
+def _words(one: Container) -> object:
+    return one.entrypoint, one.command
+
+
+def _deployment(
+    text: str,
+    name: str,
+    part: str,
+    one: Container,
+    others: Sequence[Container],
+    library: Library | None,
+) -> Deployment:
+    image, words = known_image(one.image), [*(one.entrypoint or ()), *one.command]
+    try:
+        typed = typed_command(shlex.join(words), one.env, library)
+        kind = recognise(typed.command.argv, library)
+    except BadInput:
+        if image is None or one.entrypoint:
+            raise
+        typed = typed_command(shlex.join([*image.entrypoint, *words]), one.env, library)
+        kind = recognise(typed.command.argv, library)
+    env, files = {**one.env, **typed.command.env}, {**one.files, **typed.command.files}
+    hidden = [key for key, value in env.items() if stored(key, value) != value]
+    argv = list[str]()
+    for word, option in redact.hidden(typed.command.argv):
+        if option is not None:
+            hidden.append(option)
+            head = f"{option}=" if word.startswith("-") else ""
+            word = f"{head}${{{option.strip('-').replace('-', '_').upper()}}}"
+        argv.append(_on_host(word, one.folders))
+    version = version_in_tag(one.image, named=image is not None and not image.versioned)
+    read_by = {*server_environment().record(env), *knob_variables(kind, kind.version(version))}
+    notes = [*typed.notes, *one.notes]
+    if hidden:
+        notes.append(f"secrets are not stored: {', '.join(hidden)}")
+    if one.image and version is None:
+        title = kind.card.title
+        notes.append(f"{one.image} names no version of {title}: the newest known one is taken")
+    if one.replicas > 1:
+        notes.append(f"{one.replicas} replicas: one of them is tuned")
+    command = Command(
+        tuple(argv),
+        {
+            key: stored(key, value)
+            for key, value in env.items()
+            # A value that is elsewhere, and no secret, is not known here.
+            if key in read_by and (key in hidden or referenced(value) is None)
+        },
+        {last: files[last] for word in argv if (last := Path(word).name) in files},
+    )
+    return Deployment(
+        name, part, text, one, others, kind, command, version, _gpus(one), notes, library
+    )
+
+
+def _on_host(word: str, folders: Mapping[str, str]) -> str:
+    """Return a path of the container as the host's, where that is there."""
+    hosts = (
+        f"{host}{word.removeprefix(place)}"
+        for place, host in folders.items()
+        if f"{word}/".startswith(f"{place}/")
+    )
+    return next(filter(os.path.exists, hosts), word)
+
+
+def _gpus(one: Container) -> int | None:
+    """Return how many GPUs a container gets, or sees; None: all."""
+    if one.gpus.isdecimal():
+        return int(one.gpus)
+    asked = one.gpus.strip("\"'").partition("device=")[2]
+    seen = [asked, *(one.env.get(name, "") for name in facts().gpu_variables)]
+    return min((len(t.split(",")) for t in seen if re.fullmatch(r"[\d,]+", t)), default=None)
+
+
+def known_image(image: str) -> KnownImage | None:
+    """Return what is known of an image, by its repository."""
+    repository = re.sub(r"(:[^/]*)?(@.*)?$", "", image)
+    return next((one for one in facts().images if re.fullmatch(one.repository, repository)), None)
