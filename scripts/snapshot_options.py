@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,17 @@ def whole(engine: str, wheel: Path) -> tuple[Row, list[Row]]:
         "generated_by": "scripts/snapshot_options.py",
         "wheel": wheel.name,
     }
+    if engine == "vllm" and _has_pairs(wheel):
+        head["pairs"] = True
     rows = [row(flags, kwargs) for flags, kwargs in calls if flags[0].startswith("-")]
     return head, sorted(rows, key=lambda r: r["dest"])
+
+
+def _has_pairs(wheel: Path) -> bool:
+    """Whether each switch ``--enable-x`` has the inverse ``--disable-x``: 0.33.0 and newer."""
+    with zipfile.ZipFile(wheel) as archive:
+        file = "vllm/utils/argparse_utils.py"
+        return file in archive.namelist() and b"class EnableDisableAction" in archive.read(file)
 
 
 def differences(rows: list[Row], newer: list[Row]) -> tuple[list[str], list[Row]]:

@@ -26,6 +26,7 @@ _ACTIONS = {
     "_StoreTrueAction": "store_true",
     "_StoreFalseAction": "store_false",
     "BooleanOptionalAction": "boolean_optional",
+    "EnableDisableAction": "enable_disable",  # vLLM's; its inverses are not options of their own
     "_AppendAction": "append",
     "DeprecatedAction": "retired",  # SGLang's; refuses the option with a message
 }
@@ -69,6 +70,7 @@ def _choice(value: Any) -> Any:
 def _row(action: argparse.Action) -> Json:
     valued = action.nargs != 0
     negated = {"--no-" + flag[2:] for flag in action.option_strings}
+    negated |= {*getattr(action, "negative_option_strings", ())}
     return {
         "flags": [flag for flag in action.option_strings if flag not in negated],
         "dest": action.dest,

@@ -25,7 +25,7 @@ from autotune.base import BadInput, MalformedFile, RefusedCommand
 from .cards import EngineExtras, ModelCard
 from .command import Command, Configuration, Knobs, Scalar, Words, gpu_settings_of_servers
 from .context import Context, default_of
-from .entry import first_for, spaces_root
+from .entry import first_for, in_range, spaces_root
 from .expression import Namespace, Scope, evaluate, fill, fill_value, names, template_names
 from .option_table import OptionTable, read_table
 from .schema import (
@@ -33,6 +33,7 @@ from .schema import (
     EngineCard,
     ForcedAcceptance,
     RandomWeights,
+    Removed,
     holding,
     name_of,
 )
@@ -90,14 +91,39 @@ class _Retired(argparse.Action):
         )
 
 
+class _Switch(argparse.Action):
+    def __init__(self, option_strings: Words, off: Words, **keywords: Any) -> None:
+        super().__init__([*option_strings, *off], nargs=0, **keywords)
+        self._off = off
+
+    def __call__(
+        self, _parser: object, namespace: object, _values: object, flag: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, flag not in self._off)
+
+
 class OptionParser(argparse.ArgumentParser):
     """Parse an engine's arguments as the engine's own parser of that version does, with its
-    messages."""
+    messages.
 
-    def __init__(self, table: OptionTable, *, positional: bool, abbreviations: bool) -> None:
+    Args:
+        hint: what to say of unknown options.
+        gone: options that were removed before this version.
+    """
+
+    def __init__(
+        self,
+        table: OptionTable,
+        hint: Callable[[Words], str],
+        gone: Container[str],
+        *,
+        positional: bool,
+        abbreviations: bool,
+    ) -> None:
         super().__init__(prog=table.engine, add_help=False, allow_abbrev=abbreviations)
         self._table = table
-        self.register("action", "boolean_optional", argparse.BooleanOptionalAction)
+        self._hint = hint
+        self._gone = gone
         self.register("action", "retired", _Retired)
         if positional:
             self.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
@@ -107,7 +133,9 @@ class OptionParser(argparse.ArgumentParser):
                 "default": argparse.SUPPRESS,
                 "action": option.action,
             }
-            if option.action == "retired":
+            if option.negations:
+                keywords |= {"action": _Switch, "off": option.negations}
+            elif option.action == "retired":
                 keywords["nargs"] = 0
             elif option.action in {"store", "append"}:
                 choices = [choice for choice in option.choices if choice is not None] or None
@@ -118,7 +146,9 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         unknown = message.partition(_UNRECOGNIZED)[2].split()
-        hint = self._table.suggestion([flag_of(word) for word in unknown if word.startswith("-")])
+        # Because the engine takes what is gone for an abbreviation of several others.
+        unknown += [w for w in re.findall(r"ambiguous option: (\S+)", message) if w in self._gone]
+        hint = self._hint([flag_of(word) for word in unknown if word.startswith("-")])
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
     def parse(self, arguments: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -129,6 +159,8 @@ class OptionParser(argparse.ArgumentParser):
         """
         if not self._table.borrowed:
             return vars(self.parse_args(list(arguments))), ()
+        if gone := [flag for flag in map(flag_of, arguments) if flag in self._gone]:
+            self.error(f"{_UNRECOGNIZED}{' '.join(gone)}")
         given, unknown = self.parse_known_args(list(arguments))
         return vars(given), tuple(flag_of(word) for word in unknown if word.startswith("--"))
 
@@ -141,13 +173,16 @@ class OptionParser(argparse.ArgumentParser):
         return values
 
 
-def expand_file(arguments: Words, files: Mapping[str, str], at: int) -> list[str]:
+def expand_file(
+    arguments: Words, files: Mapping[str, str], at: int, negations: Container[str] = ()
+) -> list[str]:
     """Insert the options of a ``--config`` file after the first arguments, so that the command line
     wins.
 
     Args:
         files: content of files that come with the command; others are read from disk.
         at: arguments that stay in front, e.g. a positional model.
+        negations: options that stand for a key that is false, where the parser has them.
 
     Raises `BadInput` when the file cannot be read or is no mapping.
     """
@@ -159,6 +194,7 @@ def expand_file(arguments: Words, files: Mapping[str, str], at: int) -> list[str
     options: list[str] = []
     for key, value in document.items():
         if value is False:
+            options += [negated] if (negated := f"--no-{key}") in negations else []
             continue
         options.append(f"--{key}")
         if isinstance(value, list):
@@ -250,7 +286,11 @@ class Engine:
     def _make_parser(self, version: str) -> OptionParser:
         positional = self.card.model_flag is None
         return OptionParser(
-            self.table(version), positional=positional, abbreviations=self.abbreviations
+            self.table(version),
+            lambda flags: self.whereabouts(flags, version),
+            self._gone(version),
+            positional=positional,
+            abbreviations=self.abbreviations,
         )
 
     def installed(self, program: Words, table: OptionTable) -> Engine:
@@ -314,7 +354,7 @@ class Engine:
         if not unknown:
             return warning
         flags = [one for one in unknown if one.startswith("--")]
-        hint = self.table(version).suggestion(flags)
+        hint = self.whereabouts(flags, version)
         return f"{warning}; they lack {', '.join(unknown)}, passed on unchecked{hint}"
 
     def lacking(self, version: str, words: Words) -> list[str]:
@@ -326,6 +366,34 @@ class Engine:
             if flag.startswith("--")
             and not any(takes(known, self.spelled(flag)) for known in self.table(version).flags)
         ]
+
+    def whereabouts(self, flags: Words, version: str) -> str:
+        """Say of options that a version lacks since when, and what is written instead, or which
+        known versions have them; else name similar ones."""
+        said = []
+        rest = []
+        for flag in flags:
+            name = self.spelled(flag)
+            having = [v for v in self.card.versions if name in self.table(v).flags]
+            if one := self._gone(version).get(name):
+                instead = f"write {one.instead}" if one.instead else "delete it"
+                said.append(f"; {flag}: removed in {one.since}, {instead}")
+            elif having:
+                said.append(f"; {flag}: in {' to '.join(dict.fromkeys([having[0], having[-1]]))}")
+            else:
+                rest.append(flag)
+        return "".join(said) + self.table(version).suggestion(rest)
+
+    def _gone(self, version: str) -> dict[str, Removed]:
+        """Map the options that were removed before a version, or in it, to what is known of
+        them."""
+        removed = self.card.removed
+        return {
+            flag: one
+            for one in removed
+            if in_range(version, f">={one.since}")
+            for flag in one.flags
+        }
 
     def spelled(self, flag: str) -> str:
         """Return an option as the parser's table spells it."""

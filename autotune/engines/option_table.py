@@ -24,6 +24,9 @@ from autotune.base import BadInput, MalformedFile
 from .entry import Entry
 from .schema import Option
 
+_MISSPELT = 0.8
+_SWITCHES = {"enable", "disable", "no"}
+
 
 class FileKey(Entry):
     """Key of an engine's own config file; nested ones are dotted."""
@@ -107,23 +110,19 @@ class OptionTable:
 
     @cached_property
     def flags(self) -> frozenset[str]:
-        """Return every spelling, with the ``--no-`` ones of boolean options."""
-        flags = {flag for option in self.options for flag in option.flags}
-        negated = {
-            f"--no-{flag[2:]}"
-            for option in self.options
-            if option.action == "boolean_optional"
-            for flag in option.flags
-            if flag.startswith("--")
-        }
-        return frozenset(flags | negated)
+        """Return every spelling, with those that switch off."""
+        return frozenset(
+            flag for option in self.options for flag in (*option.flags, *option.negations)
+        )
 
     def suggestion(self, unknown: Sequence[str]) -> str:
-        """Return a question with options similar to unknown ones; empty if none is similar."""
+        """Return a question with options similar to unknown ones, none that switches the other
+        way; empty if none is similar."""
         near = [
             flag
             for word in unknown
-            for flag in difflib.get_close_matches(word, sorted(self.flags), n=1)
+            for flag in difflib.get_close_matches(word, sorted(self.flags), n=1, cutoff=_MISSPELT)
+            if not _SWITCHES & ({*flag.split("-")} ^ {*word.split("-")})
         ]
         return f"; did you mean {', '.join(near)}?" if near else ""
 
@@ -193,7 +192,12 @@ def read_table(engine: str, version: str, roots: tuple[Path, ...]) -> OptionTabl
             f"no table of options for {engine} {version}: {roots[-1] / inside[0]} does not exist"
         )
 
-    rows = read_rows(find, version)[1]
+    document, rows = read_rows(find, version)
+    if document.get("pairs"):
+        rows = [
+            {**row, "action": "enable_disable"} if row.get("action") == "boolean_optional" else row
+            for row in rows
+        ]
     options = tuple(Option.model_validate(row) for row in rows if "key" not in row)
     keys = tuple(FileKey.model_validate(row) for row in rows if "key" in row)
     return OptionTable(engine, version, options, keys)

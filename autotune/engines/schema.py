@@ -241,9 +241,16 @@ class Option(Versioned):
     dest: str = Field(default_factory=lambda option: name_of(option["flags"][0]))
     """Where the engine stores the value."""
     action: Literal[
-        "store", "store_true", "store_false", "boolean_optional", "append", "retired"
+        "store",
+        "store_true",
+        "store_false",
+        "boolean_optional",
+        "enable_disable",
+        "append",
+        "retired",
     ] = "store"
-    """``retired``: refused with a message."""
+    """``enable_disable``: vLLM's switch that also takes its inverse, ``--disable-x`` for
+    ``--enable-x``; ``retired``: refused with a message."""
     type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = "str"
     """``human_int``: 64k is 64000."""
     nargs: str | int | None = None
@@ -256,6 +263,21 @@ class Option(Versioned):
     def names(self) -> tuple[str, ...]:
         """Return the names of the value in expressions: the destination and every long spelling."""
         return (self.dest, *(name_of(flag) for flag in self.flags if flag.startswith("--")))
+
+    @property
+    def negations(self) -> list[str]:
+        """Return the spellings that switch it off."""
+        long = [flag[2:] for flag in self.flags if flag.startswith("--")]
+        if self.action not in ("boolean_optional", "enable_disable"):
+            return []
+        pairs = [("enable-", "disable-"), ("disable-", "enable-")]
+        inverse = [
+            f"--{other}{name.removeprefix(prefix)}"
+            for name in long
+            for prefix, other in pairs
+            if self.action == "enable_disable" and name.startswith(prefix)
+        ]
+        return [*(f"--no-{name}" for name in long), *inverse]
 
     @property
     def paths(self) -> frozenset[str]:
@@ -415,6 +437,15 @@ class Renamed(Entry):
     source: str
 
 
+class Removed(Entry):
+    """Options that are gone, and what is written instead."""
+
+    since: str
+    """First release without them."""
+    flags: list[str]
+    instead: str = ""
+
+
 class Counterpart(Versioned):
     """Option that is no knob; options of one `meaning` replace each other between engines."""
 
@@ -480,6 +511,7 @@ class EngineCard(Entry):
     """Name of the config file that a command brings along."""
     installation: InstallationFacts = InstallationFacts()
     renamed: list[Renamed] = []
+    removed: list[Removed] = []
     words: list[Word] = []
     """Words of tables, where a knob refuses the value or there is none."""
     on_node: Json

@@ -11,6 +11,7 @@ from autotune.base import Json, RefusedCommand
 
 from .command import Command, Words
 from .engine import Engine, expand_file, human_int
+from .entry import in_range
 
 _NAME = re.compile(r"(?<=--)[^.=]*")
 
@@ -28,7 +29,9 @@ class VLLM(Engine):
     def prepare(self, arguments: Words, version: str, command: Command) -> Words:
         """Expand the shorthands; dotted keys become one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0
-        expanded = expand_file(arguments, command.files, positional)
+        # Before, false was dropped: argparse_utils.py load_config_file (0.27.0, 0.28.0).
+        negations = self.table(version).flags if in_range(version, ">=0.28") else ()
+        expanded = expand_file(arguments, command.files, positional, negations)
         words: list[str] = []
         for argument in expanded:
             if words and words[-1] == "-O" and argument.isdecimal():

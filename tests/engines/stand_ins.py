@@ -27,8 +27,36 @@ Row = Mapping[str, Any]
 
 def rows(engine: str, version: str) -> list[dict[str, Any]]:
     """The options of a shipped table."""
-    found = read_rows(lambda one: SPACES / engine / "options" / f"{one}.json", version)[1]
-    return [row for row in found if "flags" in row]
+    head, found = read_rows(lambda one: SPACES / engine / "options" / f"{one}.json", version)
+    switch = {"action": "enable_disable"} if head.get("pairs") else {}
+    return [
+        {**row, **(switch if row.get("action") == "boolean_optional" else {})}
+        for row in found
+        if "flags" in row
+    ]
+
+
+class EnableDisableAction(argparse.BooleanOptionalAction):
+    """A switch with its inverse, as vLLM has it from 0.33 on: ``--disable-x`` for ``--enable-x``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **common: Any) -> None:
+        super().__init__(option_strings, dest, **common)
+        words = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
+        inverses = [
+            other + flag.removeprefix(word)
+            for flag in option_strings
+            for word, other in words
+            if flag.startswith(word)
+        ]
+        self.negative_option_strings = {*self.option_strings, *inverses} - {*option_strings}
+        if inverses:
+            self.option_strings = [*option_strings, *inverses]
+
+
+SWITCHES = {
+    "boolean_optional": argparse.BooleanOptionalAction,
+    "enable_disable": EnableDisableAction,
+}
 
 
 def argparse_parser(options: Sequence[Row]) -> argparse.ArgumentParser:
@@ -40,10 +68,8 @@ def argparse_parser(options: Sequence[Row]) -> argparse.ArgumentParser:
         if "default" in row:
             common["default"] = row["default"]
         action = row.get("action", "store")
-        if action == "boolean_optional":
-            groups[i % 2].add_argument(
-                *row["flags"], action=argparse.BooleanOptionalAction, **common
-            )
+        if action in SWITCHES:
+            groups[i % 2].add_argument(*row["flags"], action=SWITCHES[action], **common)
         elif action in {"store_true", "store_false"}:
             groups[i % 2].add_argument(*row["flags"], action=action, **common)
         else:

@@ -37,6 +37,8 @@ SPELLINGS = [
     (f"{VLLM} -tp 8 -sc.method mtp -sc.num_speculative_tokens 2", "0.32", {"speculative_tokens": 2}),
     (f"{VLLM} -tp 8 --speculative_config.num_speculative_tokens=3", "0.13", {"speculative_tokens": 3}),
     (f"{VLLM} -tp 8 --no-enable-prefix-caching", "0.32", {"prefix_caching": False}),
+    (f"{VLLM} -tp 8 --disable_prefix_caching --enable-cascade-attn", "0.33", {"prefix_caching": False}),
+    (f"{VLLM} -tp 8 --disable-log-requests", "0.33", {}),
     (f"{VLLM} -tp 8 -O0", "0.11", {"torch_compile": False}),
     (f"{VLLM} -tp 8 -O 0", "0.28", {"torch_compile": False}),
     (f"{VLLM} -tp 8 -O.level 0", "0.11", {"torch_compile": False}),
@@ -103,6 +105,26 @@ REFUSED = [
     (f"{SGLANG} --cuda-graph-max-bs-decode 4", "0.5.6", "unrecognized arguments"),
     (f"{TRT} --tp-size 8", "1.2", "unrecognized arguments: --tp-size 8; did you mean --tp_size"),
     (f"{TRT} --tp 8", "1.2", "unrecognized arguments: --tp 8"),
+    (
+        f"{VLLM} --swap-space 16 --guided_decoding_backend xgrammar --num-scheduler-steps 8",
+        "0.33",
+        r"--swap-space: removed in 0\.18\.0, delete it; --guided-decoding-backend: removed in 0\.12\.0, "
+        r"write --structured-outputs-config\.backend; --num-scheduler-steps: removed in 0\.10\.1, delete it$",
+    ),
+    (f"{VLLM} --disable-log-requests", "0.32", r"requests: removed in 0\.17\.0, delete it$"),
+    (f"{VLLM} --guided-decoding-backend x", "0.18.0", r"removed in 0\.12\.0, write --structured"),
+    (f"{VLLM} --monokernel", "0.32", r"--monokernel: in 0\.33\.0$"),
+    (f"{SGLANG} --enable-radix-cache", "0.5.23", "arguments: --enable-radix-cache$"),
+    (
+        f"{SGLANG} --disable-piecewise-cuda-graph",
+        "0.5.23",
+        "write --cuda-graph-backend-prefill disa",
+    ),
+    (
+        f"{SGLANG} --cuda-graph-max-bs 8",
+        "0.5.21",
+        "arguments: --cuda-graph-max-bs; --cuda-graph-max-bs: removed in",
+    ),
 ]
 
 
@@ -112,6 +134,33 @@ def test_what_the_engine_refuses_is_bad_input_in_its_own_words(
 ) -> None:
     with pytest.raises(BadInput, match=message):
         read(command, version)
+
+
+@pytest.mark.parametrize(
+    ("version", "key", "off"),
+    [
+        ("0.33", "enable-prefix-caching", True),
+        ("0.28", "enable-prefix-caching", True),
+        ("0.26", "enable-prefix-caching", False),
+        ("0.33", "enable_prefix_caching", False),
+        ("0.33", "enforce-eager", True),
+    ],
+)
+def test_false_in_a_config_file_counts_in_the_versions_and_spellings_that_read_it(
+    version: str, key: str, off: bool
+) -> None:
+    """https://github.com/vllm-project/vllm, argparse_utils.py of 0.26.0 to 0.33.0."""
+    command = Command(
+        ("vllm", "serve", V32, "--config", "c.yaml"),
+        files={"c.yaml": f"{key}: false\nmax_num_seqs: 8\n"},
+    )
+    kind = engine("vllm")
+    given = kind.given(
+        kind.prepare((V32, *command.argv[3:]), kind.version(version), command),
+        kind.version(version),
+    )
+    assert given.get(key.replace("-", "_")) is (False if off else None)
+    assert given["max_num_seqs"] == 8
 
 
 def test_an_unknown_program_is_answered_with_what_is_understood() -> None:
