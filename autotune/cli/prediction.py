@@ -53,6 +53,7 @@ from autotune.node.resolve_command import (
 from autotune.node.simulate import SimulatedOutcome
 from autotune.tuner.backends.simulator import Simulator
 from autotune.tuner.backends.simulator import simulate as simulate_load
+from autotune.tuner.prepare.deployments import read
 from autotune.tuner.prepare.names import know_model
 from autotune.tuner.study.home import calibration_of_home, library_for
 from autotune.tuner.study.options import EmulateOptions, SimulateOptions
@@ -151,7 +152,7 @@ def _versus(
     if len(text.split()) < 2:
         command = command_of(
             translate_typed(
-                _typed(asked.engine_command, library, silent).typed(),
+                _typed(asked.engine_command, library, silent)[0].typed(),
                 asked.engine_version,
                 library,
                 silent,
@@ -163,7 +164,8 @@ def _versus(
         for note in notes:
             say(note)
         return _resolve(command.typed(), text, asked, library, load)
-    same = recognise(_typed([text], library, silent).argv, library).name == this.card.engine
+    other, _ = _typed([text], library, silent)
+    same = recognise(other.argv, library).name == this.card.engine
     return _resolve([text], asked.engine_version if same else None, asked, library, load)
 
 
@@ -175,8 +177,8 @@ def _resolve(
     load: Workload,
 ) -> ResolvedCommand:
     """Resolve a typed engine command line on the given node."""
-    version = _known(version)
-    typed = _typed(words, library, say)
+    typed, deployed = _typed(words, library, say)
+    version = _known(version) if version else deployed
     command = command_of(translate_typed(typed.typed(), version, library, say))
     servers: tuple[dict[str, str], ...] = ({},) * asked.replicas if asked.replicas > 1 else ()
     command = replace(command, files=typed.files, servers=servers)
@@ -202,13 +204,15 @@ def _known(version: str | None) -> str | None:
 _NEWEST = ("nightly", "latest", "main")
 
 
-def _typed(words: Sequence[str], library: Library, notify: Notify) -> Command:
-    """Read a typed command line; one quoted text is read as a shell does."""
+def _typed(words: Sequence[str], library: Library, notify: Notify) -> tuple[Command, str | None]:
+    """Read a typed command line, or a deployment with the engine's version in its image; one quoted
+    text is read as a shell does."""
     text = words[0] if len(words) == 1 else shlex.join(words)
-    typed = typed_command(text, os.environ, library)
+    deployment = read(text, library)
+    typed = deployment or typed_command(text, os.environ, library)
     for note in typed.notes:
         notify(note)
-    return typed.command
+    return typed.command, deployment.version if deployment else None
 
 
 def _library(calibration: Path | None, home: Path) -> Library:
@@ -328,10 +332,10 @@ def emulate(asked: EmulateOptions, home: Path, as_json: bool) -> int:
     from autotune.node.emulator.process import emulate as emulate_engine
 
     library = _library(asked.calibration, home)
-    version = _known(asked.engine_version)
     model_id = asked.model_id
-    typed = _typed(asked.engine_command, library, say).typed()
-    typed = translate_typed(typed, version, library, say)
+    entered, deployed = _typed(asked.engine_command, library, say)
+    version = _known(asked.engine_version) if asked.engine_version else deployed
+    typed = translate_typed(entered.typed(), version, library, say)
     command = command_of(typed)
     with suppress(RefusedCommand):
         # Leave a refusal to the emulator, which repeats the engine's words.

@@ -150,7 +150,7 @@ def read(typed: str, library: Library | None = None) -> Deployment | None:
         try:
             text = Path(name).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise BadInput(f"{name} cannot be read: {error}") from error
+            raise BadInput(f"{name} cannot be read: {getattr(error, 'strerror', error)}") from error
         return _chosen(text, name, match["part"] or "", library)
     return _chosen(typed, "", "", library) if _RUN.search(typed) else None
 
