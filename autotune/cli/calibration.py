@@ -15,7 +15,7 @@ from autotune.base import BadInput, Json, write_atomically
 from autotune.load.metrics.table import HEADLINE
 from autotune.node.calibration import packaged_calibration, read_calibration
 from autotune.node.fit.calibrate import Predicted, fitted_calibration, predicted_by
-from autotune.node.fit.reading import MeasuredPoint, Reading, points_of, shape
+from autotune.node.fit.reading import SERVER, MeasuredPoint, Reading, points_of, shape
 from autotune.node.fit.report import error_lines, errors, ranking_lines, rankings, table
 from autotune.tuner.study.home import Home, calibration_of_home
 from autotune.tuner.study.measured import read
@@ -33,7 +33,14 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     if asked.compare and (asked.output is not None or asked.cross_validate):
         raise BadInput("--compare neither fits nor writes: remove -o and --cross-validate")
     path = None if asked.compare else _output(asked, home)
-    reading = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
+    server = {name: getattr(asked, name) for name in SERVER}
+    reading = read(
+        asked.files,
+        asked.studies,
+        Home(home),
+        allow_unmeasured=asked.allow_unmeasured,
+        server=server,
+    )
     points = points_of(reading.rows)
     for line in _summary(reading, points):
         say(line)

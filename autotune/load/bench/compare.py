@@ -6,7 +6,7 @@ An interval is over repeats: the requests of one run tell how requests differ, n
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +16,12 @@ from autotune.base import BadInput, Evidence, Interval, Json
 
 from ..metrics import readable
 from ..metrics.table import HEADLINE, METRICS
+from ..metrics.tools import load_keys, load_of, number, read
 from .results import moments, student
-from .tools import load_keys, load_of, number, read
 
 _LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
 _NOT_STATED = "not stated"
-_OURS = ("workload", "seed", "evidence")
+_OURS = ("workload", "load", "seed", "evidence")
 ONE_RUN = (
     "with one run each the run-to-run noise is unknown: measure with --repeats, or on new launches"
 )
@@ -179,23 +179,17 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     loads_a = _loads(a)
     loads_b = _loads(b)
     sweep = max(len(loads_a), len(loads_b)) > 1
-    points = {}
-    changes: tuple[Change, ...] = ()
-    if sweep:
-        # Our repeats of a sweep are over all its loads: they give no interval for one of them.
-        common = [load for load in loads_a if load in loads_b]
-        points = {load: _changes(loads_a[load], loads_b[load]) for load in common}
-        alike = [(loads_a[load], loads_b[load]) for load in common[:1]]
-    else:
-        changes = _changes(a, b)
-        alike = [(a, b)]
+    # Our repeats of a sweep are over all its loads: they give no interval for one of them.
+    common = [load for load in loads_a if load in loads_b] if sweep else []
+    points = {load: _changes(loads_a[load], loads_b[load]).made for load in common}
+    changes = _changes(a, b)
     counts = [len(_repeats(result)) for result in (a, b)]
     notes = [f"intervals are over repeats, {counts[0]} of A and {counts[1]} of B, by Welch"]
     if min(counts) < 2:
         notes = [ONE_RUN]
     elif sweep:
         notes = []
-    notes += [note for pair in alike for note in _undefined(*pair)]
+    notes += changes.refused
     if a["tool"] != b["tool"]:
         notes.append(f"A was measured by {a['tool']}, B by {b['tool']}")
     warnings = (
@@ -204,46 +198,36 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
         *_validity("A", a),
         *_validity("B", b),
     )
-    return Comparison(str(path_a), str(path_b), warnings, changes, tuple(notes), points)
+    made = () if sweep else changes.made
+    return Comparison(str(path_a), str(path_b), warnings, made, tuple(notes), points)
 
 
-def _changes(a: Json, b: Json) -> tuple[Change, ...]:
-    """Return the change of each shown metric that both have by one definition, with an interval
-    over the repeats."""
-    changes = []
-    for name, x, y in _common(a, b):
-        row = _definition(a, name)
-        if row.get("of") == _definition(b, name).get("of"):
-            shown = f"{name} ({row['of']})" if row.get("shown", bool(row)) else name
-            changes.append(
-                Change(shown, x, y, ratio_interval(_repeats(a, name), _repeats(b, name)))
-            )
-    return tuple(changes)
+class _Changes(NamedTuple):
+    """Changes of the shown metrics that both have, and why others are not compared."""
+
+    made: tuple[Change, ...]
+    refused: tuple[str, ...]
 
 
-def _common(a: Json, b: Json) -> Iterator[tuple[str, float, float]]:
-    """List the shown metrics that both have."""
+def _changes(a: Json, b: Json) -> _Changes:
+    """Compare each shown metric that both have by one definition, with an interval over the
+    repeats."""
+    made = []
+    refused: dict[str, list[str]] = {}
     for name in SHOWN:
         x = number(a.get(name))
         y = number(b.get(name))
-        if x is not None and y is not None:
-            yield name, x, y
-
-
-def _definition(result: Json, name: str) -> Json:
-    """Return the row of a definition that is not ours; empty if it is."""
-    return dict(result.get("definitions", {}).get(name, {}))
-
-
-def _undefined(a: Json, b: Json) -> list[str]:
-    """Say which metrics of both are not compared, as their definitions differ."""
-    names: dict[str, list[str]] = {}
-    for name, *_ in _common(a, b):
-        rows = {"A": _definition(a, name), "B": _definition(b, name)}
-        if rows["A"].get("of") != rows["B"].get("of"):
-            reasons = (f"{row['because']} ({one})" for one, row in rows.items() if row)
-            names.setdefault("; ".join(reasons), []).append(name)
-    return [f"not compared: {', '.join(listed)}: {why}" for why, listed in names.items()]
+        if x is None or y is None:
+            continue
+        rows = [result.get("definitions", {}).get(name, {}) for result in (a, b)]
+        if rows[0].get("of") == rows[1].get("of"):
+            shown = f"{name} ({rows[0]['of']})" if rows[0].get("shown", bool(rows[0])) else name
+            made.append(Change(shown, x, y, ratio_interval(_repeats(a, name), _repeats(b, name))))
+        else:
+            why = (f"{row['because']} ({one})" for one, row in zip("AB", rows, strict=True) if row)
+            refused.setdefault("; ".join(why), []).append(name)
+    notes = (f"not compared: {', '.join(names)}: {why}" for why, names in refused.items())
+    return _Changes(tuple(made), tuple(notes))
 
 
 def _loads(result: Json) -> dict[str, Json]:
@@ -284,7 +268,8 @@ def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
         if None not in (fact, other) and fact != other:
             reasons.append(f"different {name}: {fact} in A, {other} in B")
     for name, result in (("A", a), ("B", b)):
-        missing = [key for key in _OURS if result.get(key) is None]
+        stated = {**result, "load": load_of(result) or None}
+        missing = [key for key in _OURS if stated.get(key) is None]
         if missing:
             reasons.append(f"{name} does not state its {', '.join(missing)}; they may differ")
     for name, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
@@ -303,10 +288,10 @@ def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
 def _facts(result: Json, sweep: bool) -> dict[str, object]:
     """Return the facts that two comparable results have in common, by name; None if not stated."""
     facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
-    facts |= {"hardware": result.get("hw"), **{key: result[key] for key in load_keys(result)}}
+    facts |= {"hardware": result.get("hardware"), **{key: result[key] for key in load_keys(result)}}
     load = load_of(result)
     if not sweep:
-        facts["load"] = load
+        facts["load"] = load or None
         if (count := number(result.get("num_prompts"))) is not None:
             facts["number of prompts per repeat"] = f"{count / len(_repeats(result)):g}"
     endpoint = result.get("endpoint") or result.get("backend")

@@ -42,6 +42,7 @@ from autotune.engines.context import broken_rules
 from autotune.engines.installed import as_measured
 from autotune.load.metrics.records import LATENCIES
 from autotune.load.metrics.table import HEADLINE, METRICS
+from autotune.load.metrics.tools import load_of, number, runs, tool_of
 from autotune.load.workloads import Workload, load_workload, workload_names
 from autotune.load.workloads.arrivals import arrival_of
 from autotune.load.workloads.lengths import (
@@ -334,6 +335,8 @@ def kinds_with_evidence(points: Sequence[MeasuredPoint]) -> list[set[str]]:
     return telling
 
 
+SERVER = {"command": "--command", "hardware": "--hw", "engine_version": "--engine-version"}
+"""Facts of the measured server that a result may lack, and the option that states each."""
 _NEEDED = ("command", "engine_version", "hardware")
 _LENGTHS = ("input_len", "output_len", "num_prompts")
 _WHOLE = (*_LENGTHS, "gpus", "max_concurrency")
@@ -366,15 +369,21 @@ _ENOUGH = 0.95
 requested."""
 
 
-def table_rows(path: Path, library: Library) -> Iterator[MeasuredRow | LeftOut]:
-    """Read the rows of a table; raises `BadInput` or, with the row, `MalformedFile`."""
+def table_rows(
+    path: Path, library: Library, server: JsonObject | None = None
+) -> Iterator[MeasuredRow | LeftOut]:
+    """Read the rows of a table, or the runs of a load generator, which need the measured `server`;
+    raises `BadInput` or, with the row, `MalformedFile`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise BadInput(f"--data {path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise MalformedFile(path, "is not UTF-8 text") from error
-    lines = _json_lines(path, text) if text.lstrip().startswith("{") else _csv_lines(path, text)
+    if tool_of(text.lstrip()):
+        lines = _run_lines(path, text, server or {})
+    else:
+        lines = _json_lines(path, text) if text.lstrip().startswith("{") else _csv_lines(path, text)
     for line, cells in lines:
         given = {name: value for name, value in cells.items() if value not in (None, "")}
         try:
@@ -383,17 +392,39 @@ def table_rows(path: Path, library: Library) -> Iterator[MeasuredRow | LeftOut]:
             raise MalformedFile(path, str(error), line) from error
 
 
+def _run_lines(path: Path, text: str, server: JsonObject) -> Iterator[tuple[int, Json]]:
+    """Return the runs of a load generator as rows of a table, without metrics of another
+    definition; prompts and answers are of their mean lengths."""
+    for line, run in enumerate(runs(path, text), start=1):
+        known = run | {name: value for name, value in server.items() if value}
+        if missing := [flag for name, flag in SERVER.items() if not known.get(name)]:
+            raise BadInput(
+                f"{path}: a result of {run['tool']}, which does not state its server; add {', '.join(missing)}, e.g. "
+                "--command 'vllm serve …' --hw 8xh200 --engine-version 0.32.0, or columns of these names"
+            )
+        load = load_of(run)
+        if not load or "ramp" in load:
+            raise MalformedFile(path, f"a load that is not simulated: {load or 'not stated'}", line)
+        names = {*METRICS, *SERVER, *_WHOLE, "request_rate"} - run.get("definitions", {}).keys()
+        if "workload" in run:
+            names = (names - set(_LENGTHS)) | {"workload"}
+        for name in names & set(_LENGTHS):
+            known[name] = round(number(known.get(name)) or 0)
+        known["request_rate"] = number(known.get("request_rate"))
+        yield line, {name: known.get(name) for name in names}
+
+
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Json]]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    for at, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
             cells = json.loads(line)
         except ValueError as error:
-            raise MalformedFile(path, f"not JSON ({error}); {_DESCRIPTION}", number) from error
+            raise MalformedFile(path, f"not JSON ({error}); {_DESCRIPTION}", at) from error
         if not isinstance(cells, dict):
-            raise MalformedFile(path, "not an object of column to value", number)
-        yield number, cells
+            raise MalformedFile(path, "not an object of column to value", at)
+        yield at, cells
 
 
 def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, Json]]:
@@ -424,7 +455,7 @@ def _table_row(
     figure."""
     for name in cells:
         if name not in METRICS and name not in _COLUMNS:
-            raise UnknownName("column", name, (*_COLUMNS, *METRICS))
+            raise UnknownName("column", name, (*_COLUMNS, *METRICS), usual=_COLUMNS)
     for name in _NEEDED:
         if name not in cells:
             raise BadInput(f"no {name}; {_DESCRIPTION}")

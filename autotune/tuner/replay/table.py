@@ -26,6 +26,7 @@ from typing import Any
 from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, frozen
 from autotune.engines import Command, Configuration, Failure, FailureKind, Library, Scalar
 from autotune.load.metrics.table import METRICS, Metrics
+from autotune.load.metrics.tools import role_of, tool_of
 from autotune.servers.logs import LogPatterns, failure_in, patterns_of
 
 from ..study.results import RESULTS, parse_rows
@@ -294,6 +295,7 @@ def read_csv(reader: TableReader, text: str) -> Table:
     """Read the table of a CSV; raises `MalformedFile`."""
     header, lines, body = _parsed(reader, text)
     columns = {name: [cells[i].strip() for cells in body] for i, name in enumerate(header) if name}
+    columns, told = _of_launches(reader, text, columns)
     for line, name in zip(lines, columns[ENGINE], strict=True):
         if not name:
             raise reader.refuse("the engine is missing", line)
@@ -326,7 +328,30 @@ def read_csv(reader: TableReader, text: str) -> Table:
         rows.append(Row(line, Configuration(engines[i], settings), version, failed, measured[i]))
     kept, notes = reader.usable(rows)
     first = None if PLAIN in metrics else next(iter(metrics), None)
-    return Table(str(reader.path), knobs, kept, metrics, first, notes)
+    return Table(str(reader.path), knobs, kept, metrics, first, (*told, *notes))
+
+
+def _of_launches(
+    reader: TableReader, text: str, columns: dict[str, list[str]]
+) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Return the columns that tell launches apart, with a note; in a load generator's table there
+    are others."""
+    if not (tool := tool_of(text)):
+        return columns, ()
+    roles = {name: role_of(name) for name in columns if name not in (ENGINE, VERSION, FAILURE)}
+    differ = [
+        name
+        for name, role in roles.items()
+        if role in ("load", "fact") and len(set(columns[name])) > 1
+    ]
+    if differ:
+        raise reader.refuse(
+            f"a table of {tool}, whose rows differ in {', '.join(differ)}: another load is no better configuration; "
+            "keep the rows of one"
+        )
+    other = [name for name, role in roles.items() if role and not is_metric(name)]
+    note = f"a table of {tool}: {', '.join(other)} are of the client and its load, no knobs"
+    return {name: cells for name, cells in columns.items() if name not in other}, (note,)
 
 
 def _parsed(reader: TableReader, text: str) -> tuple[list[str], list[int], list[list[str]]]:
@@ -379,7 +404,10 @@ def _cells_of(reader: TableReader, header: list[str], cells: list[str], line: in
             f"{len(cells)} cells, and the header has {len(header)}; a cell with a comma in it needs quotes",
             line,
         )
-    unnamed = (cell for name, cell in zip(header, cells, strict=True) if not name and cell.strip())
+    named = list(zip(header, cells, strict=True))
+    # A first column without a name that numbers the rows is pandas' index.
+    index = not header[0] and cells[0].strip().isdecimal()
+    unnamed = (cell for name, cell in named[index:] if not name and cell.strip())
     if "" in header and (cell := next(unnamed, None)) is not None:
         raise reader.refuse(
             f"{cell!r} is in a column without a name; the header must name every column", line
@@ -514,7 +542,13 @@ def read_table(path: Path, library: Library) -> Table:
             path, "the file is empty; a table has a header line and a line per launch"
         )
     reader = TableReader(path, library)
-    rows_follow = path.suffix == ".jsonl" or text.lstrip().startswith("{")
+    rows_follow = path.suffix == ".jsonl" or text.lstrip().startswith(("{", "["))
+    if (rows_follow or text.startswith("Metric,")) and (tool := tool_of(text.lstrip())):
+        raise MalformedFile(
+            path,
+            f"is a result of {tool}, which tells no configuration: see `autotune compare`, or `autotune calibrate "
+            f"--data`; --on {REPLAY} takes a CSV with a row for each launch and a column for each knob",
+        )
     return read_rows(reader, text) if rows_follow else read_csv(reader, text)
 
 

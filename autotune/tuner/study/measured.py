@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from autotune.base import BadInput, Evidence, MalformedFile
+from autotune.base import BadInput, Evidence, JsonObject, MalformedFile
 from autotune.engines import Library, recognise
 from autotune.engines.installed import as_measured
 from autotune.load.metrics.table import METRICS
@@ -20,16 +20,21 @@ from .spec import StudySpec
 
 
 def read(
-    files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False
+    files: Sequence[Path],
+    studies: Sequence[str],
+    home: Home,
+    *,
+    allow_unmeasured: bool = False,
+    server: JsonObject | None = None,
 ) -> Reading:
-    """Read files and studies together, each once; raises `BadInput` if none is named, or no row is
-    usable."""
+    """Read files and studies together, each once; `server` is what was measured where a file does
+    not tell. Raises `BadInput` if none is named, or no row is usable."""
     if not files and not studies:
         raise BadInput("no measurements: give them with --data FILE, or a study with --study NAME")
     library = Library()
     rows: list[MeasuredRow | LeftOut] = []
     for path in dict.fromkeys(path.resolve() for path in files):
-        rows += table_rows(path, library)
+        rows += table_rows(path, library, server)
     for name in dict.fromkeys(studies):
         rows += study_rows(home, name, allow_unmeasured)
     reading = Reading.from_rows(rows)

@@ -267,6 +267,9 @@ class CalibrateOptions:
 
     files: Sequence[Path] = ()
     studies: Sequence[str] = ()
+    command: str | None = None
+    hardware: str | None = None
+    engine_version: str | None = None
     start: Literal["shipped", "physics"] = "shipped"
     output: Path | None = None
     cross_validate: bool = False

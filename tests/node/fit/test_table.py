@@ -178,6 +178,24 @@ def test_nothing_usable_is_said_with_the_first_reason(tmp_path):
         read_file(tmp_path / "nowhere.csv")
 
 
+def test_a_load_generator_s_result_needs_the_server_that_it_measured(tmp_path):
+    """SGLang's: 1000 prompts of 128 tokens and answers of 4, sent at once in 10 s."""
+    run = {
+        **{"backend": "sglang", "request_rate": float("inf"), "max_concurrency": None},
+        **{"completed": 1000, "duration": 10.0, "total_output_tokens_retokenized": 4000},
+        **{"total_input_tokens": 128000, "total_output_tokens": 4000, "mean_ttft_ms": 5000.0},
+    }
+    path = lines_file(tmp_path, run, {**run, "max_concurrency": 64})
+    with pytest.raises(BadInput, match=r"sglang.*add --command, --hw, --engine-version"):
+        read([path], [], Home(tmp_path))
+    server = {"command": SGLANG, "hardware": "8xh200", "engine_version": "0.5.6.post2"}
+    at_once, closed = read([path], [], Home(tmp_path), server=server).rows
+    assert at_once.workload == load_workload("short")
+    assert closed.workload.points[0].arrival.concurrency == 64
+    assert at_once.metrics["total_token_throughput"] == pytest.approx(13200)
+    assert knobs(at_once)["tensor_parallel"] == 8
+
+
 PUBLISHED = {LAB: "seed_measurements.json", SWEEP: "dstack_r1_concurrency_sweep.csv"}
 
 

@@ -214,3 +214,32 @@ def test_rows_of_two_versions_are_no_repeats() -> None:
     rows = [*rows, {**rows[1], "engine_version": "0.13.0"}]
     found = read("\n".join(map(json.dumps, rows)), "results.jsonl")
     assert len(found.repeats) == 3
+
+
+SWEEP = """,date,endpoint_type,backend,model_id,tokenizer_id,num_prompts,request_rate,burstiness,max_concurrency,\
+completed,total_token_throughput,rtfx,engine,run_number,max_num_seqs
+0,20261127-1,openai,openai,m,m,4,inf,1.0,2,4,267.2,0.0,vllm,0,8
+1,20261127-2,openai,openai,m,m,4,inf,1.0,2,4,276.4,0.0,vllm,1,8
+2,20261127-3,openai,openai,m,m,4,inf,1.0,2,4,675.6,0.0,vllm,0,64
+"""
+
+
+def test_a_sweep_of_vllm_s_client_has_its_server_s_options_as_knobs(tmp_path: Path):
+    """The columns of its ``summary.csv``, the first without a name, and ``engine``."""
+    path = tmp_path / "summary.csv"
+    path.write_text(SWEEP)
+    table = read_table(path, LIBRARY)
+    assert list(table.columns) == ["max_num_seqs"]
+    assert [len(rows) for rows in table.repeats.values()] == [2, 1]
+    assert any("burstiness" in note for note in table.notes)
+    path.write_text(SWEEP.replace("inf,1.0,2,4,675.6", "inf,1.0,16,4,675.6"))
+    with pytest.raises(BadInput, match="vllm bench serve, whose rows differ in max_concurrency"):
+        read_table(path, LIBRARY)
+
+
+@pytest.mark.parametrize("name", ["r.json", "r.jsonl"])
+def test_a_load_generator_s_result_is_called_what_it_is(tmp_path: Path, name: str):
+    path = tmp_path / name
+    path.write_text(json.dumps({"model_id": "m", "tokenizer_id": "m", "duration": 1.0}))
+    with pytest.raises(BadInput, match=r"a result of vllm bench serve.*autotune compare"):
+        read_table(path, LIBRARY)

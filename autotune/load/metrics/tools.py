@@ -20,13 +20,14 @@ from autotune.base import BadInput, Json, JsonObject, MalformedFile, beside
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
 
-from ..metrics.table import is_number
+from .table import is_number
 
 _DATA = parse_yaml(beside(__file__, "tools.yaml"))
 _TOOLS = _DATA["tools"]
 _NAMES = ", ".join(tool["name"] for tool in _TOOLS)
 _FORM = f"not a result of autotune bench --save-result, or of {_NAMES}"
 _SUMMED = re.compile(r"num_prompts|completed|failed|duration|total_(input|output)_tokens")
+_METRIC = "Metric,"
 _BLANK = re.compile(r"\s*")
 
 
@@ -94,8 +95,8 @@ def _joined(repeats: Sequence[Json]) -> Json:
 
 
 def load_of(result: JsonObject) -> str:
-    """Describe the load in the words of `Arrival.describe`; from vLLM's keys if ours are
-    missing."""
+    """Describe the load in the words of `Arrival.describe`, from vLLM's keys if ours are missing;
+    empty if nothing tells it."""
     if isinstance(result.get("load"), str):
         return str(result["load"])
     concurrency = number(result.get("max_concurrency"))
@@ -105,23 +106,31 @@ def load_of(result: JsonObject) -> str:
     if ramp := result.get("ramp_up_strategy"):
         ends = [result.get(f"ramp_up_{end}_rps") for end in ("start", "end")]
         arrivals = f"{ends[0]} to {ends[1]} requests per second, {ramp} ramp"
-    return ", ".join(part for part in (arrivals, limit) if part) or "all at once"
+    words = ", ".join(part for part in (arrivals, limit) if part)
+    told = result.keys() & {"max_concurrency", "request_rate", "strategy"}
+    return words or ("all at once" if told else "")
 
 
 def role_of(key: str) -> str:
     """Return what a key of a result is: ``result``, ``identity``, ``load``, ``fact``; empty: a
     setting of the server."""
-    for role, patterns in _DATA["roles"].items():
-        if any(re.fullmatch(pattern, key) for pattern in patterns):
-            return str(role)
+    roles = (role for role, pattern in _DATA["roles"].items() if re.fullmatch(pattern, key))
+    return next(roles, "")
+
+
+def tool_of(text: str) -> str:
+    """Return the name of the tool that wrote a text, by the keys of its first run; empty if none is
+    known."""
+    with suppress(ValueError, RecursionError, LookupError, csv.Error):
+        if text.startswith(("{", "[")):
+            first, _ = json.JSONDecoder().raw_decode(text)
+        else:  # all of a table of metrics, or the head of a long one
+            first = _tables(
+                text if text.startswith(_METRIC) else "\n".join(text.split("\n", 2)[:2])
+            )
+        tool, flats = _recognised(first[0] if isinstance(first, list) else first)
+        return str(tool["name"]) if flats[0].keys() >= set(tool["is"]) else ""
     return ""
-
-
-def tool_of(keys: Iterable[str]) -> str | None:
-    """Return the name of the tool whose results have these keys; None if no tool's do."""
-    known = set(keys)
-    names = (tool["name"] for tool in _TOOLS if known.issuperset(tool["is"]))
-    return next(names, None)
 
 
 def runs(path: Path, text: str | None = None) -> list[Json]:
@@ -166,14 +175,14 @@ def _documents(text: str) -> list[Any]:
 def _tables(text: str) -> list[Any]:
     """Read a table with a row for each run, or one for each metric as AIPerf writes it."""
     blocks = [block.splitlines() for block in re.split(r"\n\s*\n", text)]
-    if not text.startswith("Metric,"):
+    if not text.startswith(_METRIC):
         return [
             {key: _cell(cell) for key, cell in row.items() if key}
             for row in csv.DictReader(blocks[0])
         ]
     document: Json = {}
     for block in blocks:
-        for row in csv.DictReader(block) if block[0].startswith("Metric,") else ():
+        for row in csv.DictReader(block) if block[0].startswith(_METRIC) else ():
             name = re.sub(r"\s*\(.*", "", row.pop("Metric")).lower().replace(" ", "_")
             document[name] = {
                 {"Value": "avg"}.get(key, key): _cell(cell) for key, cell in row.items()
@@ -188,20 +197,25 @@ def _cell(cell: Any) -> Any:
 
 
 def _runs(path: Path, document: Any) -> list[Json]:
-    """Return the runs of one document, by the first tool whose keys they have."""
+    """Return the runs of one document."""
     if not isinstance(document, dict):
         raise MalformedFile(path, _FORM)
-    if "schema" in document and "lengths_source" in document:
-        return [_checked(path, {"tool": "autotune bench", **document}, _DATA["needs"])]
+    tool, flats = _recognised(document)
+    made = [{"tool": tool["name"], **document}] if tool.get("as_is") else []
+    needs = tool.get("needs", _DATA["needs"])
+    return [_checked(path, run, needs) for run in made or (_named(tool, flat) for flat in flats)]
+
+
+def _recognised(document: Json) -> tuple[Json, list[Json]]:
+    """Return the tool that wrote a document, the last one if none is known, and its flat runs."""
     for tool in _TOOLS:
-        name = tool.get("runs")
-        whole = {key: part for key, part in document.items() if key != name}
-        parts = document[name] if isinstance(document.get(name), list) else [{}]
-        flats = [dict(_flat({**whole, "": part})) for part in parts]
-        if tool is _TOOLS[-1] or (flats and all(flat.keys() >= set(tool["is"]) for flat in flats)):
-            needs = tool.get("needs", _DATA["needs"])
-            return [_checked(path, _named(tool, flat), needs) for flat in flats]
-    return []
+        parts = document.get(tool.get("runs", ""))
+        whole = {key: part for key, part in document.items() if key != tool.get("runs")}
+        listed = parts if isinstance(parts, list) and parts else [{}]
+        flats = [dict(_flat({**whole, "": part})) for part in listed]
+        if all(flat.keys() >= set(tool["is"]) for flat in flats):
+            break
+    return tool, flats
 
 
 def _checked(path: Path, run: Json, needs: Sequence[str]) -> Json:
