@@ -45,11 +45,11 @@ def with_deployment(options: RunOptions, library: Library) -> tuple[RunOptions, 
         notes.append(f"the deployment's {model} is taken for {options.model}")
         argv = [word.replace(model, options.model) for word in command.argv]
         command = replace(command, argv=tuple(argv))
-    if found.gpus and options.hardware:
+    if (uses := found.total_gpus) and options.hardware:
         have = node(options.hardware, library).gpus
-        asked = options.gpus or found.gpus
-        if asked != found.gpus:
-            notes.append(f"the deployment has {found.gpus} GPUs; --gpus {asked} are tuned")
+        asked = options.gpus or uses
+        if asked != uses:
+            notes.append(f"the deployment has {uses} GPUs; --gpus {asked} are tuned")
         elif asked != have:
             notes.append(f"{asked} of the node's {have} GPUs are tuned, as the deployment has them")
         options = replace(options, gpus=asked)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.base import BadInput, frozen, redact
-from autotune.engines.command import Command, Words, referenced
+from autotune.engines.command import DEVICES, Command, Words, referenced
 from autotune.engines.engine import Engine
 from autotune.engines.environment import stored
 from autotune.engines.library import Library, server_environment
@@ -62,6 +62,11 @@ class Deployment:
     def model(self) -> str:
         """Return the model that it serves, as it is named there."""
         return self.kind.parse(self.command, self.kind.version(self.version)).model
+
+    @property
+    def total_gpus(self) -> int | None:
+        """Return how many GPUs it gets on a node, for several servers too; None: all."""
+        return self.gpus and self.gpus * self.command.replicas
 
     def rewritten(
         self,
@@ -114,11 +119,11 @@ class Deployment:
                 there = _chosen(text, self.name, self.part, self.library)
                 if there._read() == right:
                     return there
-        where, what = (
-            self.name or "the command line",
-            " ".join([about.get("NAME", ""), about["VALUE"]]),
+        what = about["VALUE"] or about["NAME"].replace("\\", "")
+        raise BadInput(
+            f"{self.name or 'the command line'}: no place to {edit.replace('_', ' ')} {what}; change it "
+            "by hand"
         )
-        raise BadInput(f"{where}: no place to {edit.replace('_', ' ')} {what}; change it by hand")
 
     @property
     def _env(self) -> dict[str, str]:
@@ -164,8 +169,9 @@ def _chosen(text: str, name: str, part: str, library: Library | None) -> Deploym
             f"{name}: no deployment as Compose or Kubernetes has it ({error})"
         ) from error
     if not found and name.endswith(".sh"):
-        typed = typed_command(text, os.environ, library).command
-        found = [Container(entrypoint=typed.argv, env=typed.env, files=typed.files)]
+        script = typed_command(text, os.environ, library)
+        words, env, files = script.command.argv, script.command.env, script.command.files
+        found = [Container(entrypoint=words, env=env, files=files, notes=script.notes)]
     made, problems = list[Deployment](), list[str]()
     for one in found:
         if not part or part in one.names:
@@ -182,7 +188,17 @@ def _chosen(text: str, name: str, part: str, library: Library | None) -> Deploym
     if len({one.command.argv for one in made}) > 1:
         parts = " or ".join(f"{name}#{one.container.names[-1]}" for one in made)
         raise BadInput(f"{len(made)} servers: choose {parts}")
-    return made[0]
+    # Several that differ in their GPUs alone share the load.
+    seen = [
+        {
+            key: env[key]
+            for key in DEVICES.values()
+            if key in (env := one.container.env) and referenced(env[key]) is None
+        }
+        for one in made
+    ]
+    servers = tuple(seen if len(made) > 1 else ())
+    return replace(made[0], command=replace(made[0].command, servers=servers))
 
 
 def _words(one: Container) -> object:
@@ -252,11 +268,10 @@ def _on_host(word: str, folders: Mapping[str, str]) -> str:
 
 def _gpus(one: Container) -> int | None:
     """Return how many GPUs a container gets, or sees; None: all."""
-    if one.gpus.isdecimal():
-        return int(one.gpus)
-    asked = one.gpus.strip("\"'").partition("device=")[2]
-    seen = [asked, *(one.env.get(name, "") for name in facts().gpu_variables)]
-    return min((len(t.split(",")) for t in seen if re.fullmatch(r"[\d,]+", t)), default=None)
+    seen = [one.env.get(name, "") for name in facts().gpu_variables]
+    seen.append(one.gpus.strip("\"'").partition("device=")[2])
+    counts = [len(text.split(",")) for text in seen if re.fullmatch(r"[\d,]+", text)]
+    return min([*counts, *map(int, filter(str.isdecimal, [one.gpus]))], default=None)
 
 
 def known_image(image: str) -> KnownImage | None:

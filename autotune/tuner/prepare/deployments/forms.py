@@ -16,6 +16,7 @@ import yaml
 from autotune.base import MalformedFile, frozen
 from autotune.engines.entry import LOADER, Entry, spaces_root
 from autotune.engines.library import load
+from autotune.engines.registry import settings_in_front
 from autotune.engines.shell import commands, known
 
 _PROGRAM = re.compile(r"(?:.*/)?(?:docker|podman|nerdctl)")
@@ -263,7 +264,10 @@ def _run_lines(text: str) -> Iterator[Container]:
         start = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word)), len(words))
         if "run" not in words[start:]:
             continue
-        given: dict[str, Any] = {"files": simple.files}
+        given: dict[str, Any] = {
+            "files": {Path(name).name: content for name, content in simple.files.items()}
+        }
+        own = {**simple.env, **settings_in_front(words)[0]}
         rest = iter(words[words.index("run", start) + 1 :])
         while (word := next(rest, "")).startswith("-"):
             flag, equals, value = word.partition("=")
@@ -287,11 +291,15 @@ def _run_lines(text: str) -> Iterator[Container]:
                 "command": list(map(known, rest)),
                 "entrypoint": "entrypoint" in given and [*filter(None, given["entrypoint"])],
                 "gpus": next(iter(given.get("gpus", ())), listed and f"device={listed}"),
-                # A value that only a run of the script would tell comes from elsewhere.
-                "environment": [
-                    one.partition("=")[0] if "\0" in one else one
-                    for one in given.get("environment", ())
-                ],
+                "environment": [_own(one, own) for one in given.get("environment", ())],
             },
             Path(),
         )
+
+
+def _own(setting: str, env: Mapping[str, str]) -> str:
+    """Return a setting with the value that the script has for it; that which only a run of it would
+    tell comes from elsewhere."""
+    name, equals, _ = setting.partition("=")
+    setting = setting if equals or name not in env else f"{name}={env[name]}"
+    return name if "\0" in setting else setting
