@@ -16,7 +16,7 @@ from autotune.base import BadInput, Evidence, Interval, Json
 
 from ..metrics import readable
 from ..metrics.table import HEADLINE, METRICS
-from ..metrics.tools import load_keys, load_of, number, read
+from ..metrics.tools import load_of, number, read, role_of
 from .results import moments, student
 
 _LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
@@ -288,7 +288,10 @@ def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
 def _facts(result: Json, sweep: bool) -> dict[str, object]:
     """Return the facts that two comparable results have in common, by name; None if not stated."""
     facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
-    facts |= {"hardware": result.get("hardware"), **{key: result[key] for key in load_keys(result)}}
+    facts |= {
+        "hardware": result.get("hardware"),
+        **{key: result[key] for key in result if role_of(key) == "sent"},
+    }
     load = load_of(result)
     if not sweep:
         facts["load"] = load or None

@@ -20,14 +20,17 @@ from autotune.base import BadInput, Json, JsonObject, MalformedFile, beside
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
 
-from .table import is_number
+from .table import METRICS, is_number
 
 _DATA = parse_yaml(beside(__file__, "tools.yaml"))
 _TOOLS = _DATA["tools"]
-_NAMES = ", ".join(tool["name"] for tool in _TOOLS)
-_FORM = f"not a result of autotune bench --save-result, or of {_NAMES}"
+_FORM = f"not a result of {', '.join(tool['name'] for tool in _TOOLS)}"
 _SUMMED = re.compile(r"num_prompts|completed|failed|duration|total_(input|output)_tokens")
 _METRIC = "Metric,"
+LOAD = ("load", "sent")
+"""Roles of keys that tell loads apart."""
+_OF_ONE = ("fact", "")
+"""Roles of keys that tell configurations apart."""
 _BLANK = re.compile(r"\s*")
 
 
@@ -47,19 +50,20 @@ def read(path: Path) -> Json:
     found = runs(path)
     for key in dict.fromkeys(key for run in found for key in run):
         values = _differing(found, key)
-        if len(values) > 1 and role_of(key) in ("fact", ""):
+        if len(values) > 1 and role_of(key) in _OF_ONE:
             raise BadInput(
                 f"{path}: its {len(found)} runs differ in {key} ({', '.join(values)}), which is no load; "
                 "give one file for each configuration"
             )
     loads: dict[tuple[Any, ...], list[Json]] = {}
     for run in found:
-        keys = (value for key, value in run.items() if role_of(key) == "load")
-        loads.setdefault((load_of(run), *keys), []).append(run)
+        keys = (value for key, value in run.items() if role_of(key) in LOAD)
+        loads.setdefault(tuple(keys), []).append(run)
     if len(loads) == 1:
         return _joined(found)
     points = [_joined(group) for group in loads.values()]
-    told = [key for key in load_keys(found[0]) if len(_differing(points, key)) > 1]
+    more = [key for key in found[0] if key == "num_prompts" or role_of(key) == "sent"]
+    told = [key for key in more if len(_differing(points, key)) > 1]
     listed = [
         {
             "load": ", ".join([load_of(one), *(f"{key} {one.get(key)}" for key in told)]),
@@ -68,12 +72,6 @@ def read(path: Path) -> Json:
         for one in points
     ]
     return {**_joined(found), "load": f"{len(points)} loads", "points": listed}
-
-
-def load_keys(result: JsonObject) -> list[str]:
-    """List the keys of a load that `load_of` and the number of prompts do not tell."""
-    told = re.compile(r"request_rate|max_concurrency|conc|ramp_up_.*|num_prompts|burstiness")
-    return [key for key in result if role_of(key) == "load" and not told.fullmatch(key)]
 
 
 def _differing(found: Iterable[JsonObject], key: str) -> list[str]:
@@ -112,16 +110,16 @@ def load_of(result: JsonObject) -> str:
 
 
 def role_of(key: str) -> str:
-    """Return what a key of a result is: ``result``, ``identity``, ``load``, ``fact``; empty: a
-    setting of the server."""
+    """Return what a key of a result is, by ``roles`` in ``tools.yaml``; empty: a setting of the
+    server."""
     roles = (role for role, pattern in _DATA["roles"].items() if re.fullmatch(pattern, key))
-    return next(roles, "")
+    return "result" if key in METRICS else next(roles, "")
 
 
 def tool_of(text: str) -> str:
     """Return the name of the tool that wrote a text, by the keys of its first run; empty if none is
     known."""
-    with suppress(ValueError, RecursionError, LookupError, csv.Error):
+    with suppress(ValueError, RecursionError, LookupError, AttributeError, csv.Error):
         if text.startswith(("{", "[")):
             first, _ = json.JSONDecoder().raw_decode(text)
         else:  # all of a table of metrics, or the head of a long one
@@ -148,12 +146,12 @@ def runs(path: Path, text: str | None = None) -> list[Json]:
                 f"{path}: cannot be read ({why}); give two result files, or two studies"
             ) from error
     try:
-        documents = _documents(text.strip())
-    except (ValueError, RecursionError, csv.Error) as error:
+        found = [run for document in _documents(text.strip()) for run in _runs(path, document)]
+    except (ValueError, RecursionError, LookupError, csv.Error) as error:
         raise MalformedFile(path, _FORM) from error
-    if not documents:
+    if not found:
         raise MalformedFile(path, _FORM)
-    return [run for document in documents for run in _runs(path, document)]
+    return found
 
 
 def _documents(text: str) -> list[Any]:
@@ -201,9 +199,12 @@ def _runs(path: Path, document: Any) -> list[Json]:
     if not isinstance(document, dict):
         raise MalformedFile(path, _FORM)
     tool, flats = _recognised(document)
-    made = [{"tool": tool["name"], **document}] if tool.get("as_is") else []
-    needs = tool.get("needs", _DATA["needs"])
-    return [_checked(path, run, needs) for run in made or (_named(tool, flat) for flat in flats)]
+    whole = [{"tool": tool["name"], **document}] if tool.get("as_is") else []
+    made = whole or [_named(tool, flat) for flat in flats]
+    for name in tool.get("needs", _DATA["needs"]):
+        if any(number(run.get(name)) is None for run in made):
+            raise MalformedFile(path, f"{_FORM} (it has no number under {name!r})")
+    return made
 
 
 def _recognised(document: Json) -> tuple[Json, list[Json]]:
@@ -216,13 +217,6 @@ def _recognised(document: Json) -> tuple[Json, list[Json]]:
         if all(flat.keys() >= set(tool["is"]) for flat in flats):
             break
     return tool, flats
-
-
-def _checked(path: Path, run: Json, needs: Sequence[str]) -> Json:
-    for name in needs:
-        if number(run.get(name)) is None:
-            raise MalformedFile(path, f"{_FORM} (it has no number under {name!r})")
-    return run
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

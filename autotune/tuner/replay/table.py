@@ -26,7 +26,7 @@ from typing import Any
 from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, frozen
 from autotune.engines import Command, Configuration, Failure, FailureKind, Library, Scalar
 from autotune.load.metrics.table import METRICS, Metrics
-from autotune.load.metrics.tools import role_of, tool_of
+from autotune.load.metrics.tools import LOAD, role_of, tool_of
 from autotune.servers.logs import LogPatterns, failure_in, patterns_of
 
 from ..study.results import RESULTS, parse_rows
@@ -342,7 +342,7 @@ def _of_launches(
     differ = [
         name
         for name, role in roles.items()
-        if role in ("load", "fact") and len(set(columns[name])) > 1
+        if role in (*LOAD, "fact") and len(set(columns[name])) > 1
     ]
     if differ:
         raise reader.refuse(
