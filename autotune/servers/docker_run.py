@@ -38,7 +38,7 @@ DOCKER_RUN = ("docker", "run", "--rm")
 FILES_FOLDER = "/autotune"
 """The container's folder for a command's files; its working folder if there are any."""
 _ANSWER_S = 30.0
-_VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
+_VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc)\d+)*)(?![\d.])")
 _NAMED_VERSION = re.compile(
     r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)"
 )

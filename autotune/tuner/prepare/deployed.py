@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
@@ -36,12 +37,17 @@ def with_deployment(options: RunOptions, library: Library) -> tuple[RunOptions, 
     """
     try:
         found = read(options.baseline or "", library)
+        if found is None:
+            return options, Deployed()
+        notes, model, command = list(found.notes), found.model, found.command
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
-    if found is None:
-        return options, Deployed()
-    notes, model, command = list(found.notes), found.model, found.command
-    if options.model and model != options.model and model.startswith(("/", ".")):
+    is_folder = model.startswith(("/", ".")) and not os.path.exists(model)
+    if is_folder and not options.model:
+        raise BadInput(
+            f"--model is missing: {model} of the deployment is no folder of this machine"
+        )
+    if is_folder and options.model:
         notes.append(f"the deployment's {model} is taken for {options.model}")
         argv = [word.replace(model, options.model) for word in command.argv]
         command = replace(command, argv=tuple(argv))

@@ -28,7 +28,7 @@ from .changes import edited, edits, knob_variables, steps
 from .forms import Container, KnownImage, containers, facts
 
 _FILE = re.compile(r"(?P<name>\S+\.(?:ya?ml|sh))(?:#(?P<part>.*))?")
-_RUN = re.compile(r"\b(?:docker|podman|nerdctl)\s(?:.*\s)?run\s", re.DOTALL)
+_RUN = re.compile(r"\b(?:docker|podman|nerdctl)\s(?!compose)(?:.*\s)?run\s", re.DOTALL)
 
 
 @frozen
@@ -179,12 +179,11 @@ def _chosen(text: str, name: str, part: str, library: Library | None) -> Deploym
             try:
                 made.append(_deployment(text, name, part, one, others, library))
             except BadInput as error:
-                problems.append(f"{'/'.join(map(str, one.names))}: {error}")
+                problems.append(": ".join([*map(str, one.names[-1:]), str(error)]))
     if not made:
-        known = ", ".join(f"{name}#{'/'.join(map(str, one.names))}" for one in found)
-        raise BadInput(
-            "; ".join(problems) or f"{name}#{part}: no such server; there is {known or 'none'}"
-        )
+        there = ", ".join(f"{name}#{one.names[-1]}" for one in found if one.names)
+        problems = problems or [f"{name} has no server {part}; there is {there or 'none'}"]
+        raise BadInput("; ".join(problems))
     if len({one.command.argv for one in made}) > 1:
         parts = " or ".join(f"{name}#{one.container.names[-1]}" for one in made)
         raise BadInput(f"{len(made)} servers: choose {parts}")
