@@ -84,8 +84,8 @@ def split_command(text: str) -> Command:
 
 
 def typed_command(text: str, variables: Variables, library: Library | None = None) -> Typed:
-    """Read the text of a typed command or script with the variables of its shell; raises `BadInput`
-    for none or several servers, and for a value that only a run of the script would tell."""
+    """Read the text of a typed command or script, or of a script's file, with the variables of its
+    shell; raises `BadInput` for none or several servers, and for a value that depends on a run."""
 
     def serves(words: Words) -> bool:
         with suppress(BadInput):

@@ -7,19 +7,20 @@ the one command that serves of them.
 
 >>> [one] = commands("export A=1; nohup vllm serve ./m -tp ${TP:-2} > log &", {})
 >>> one.typed, one.env, one.around
-(['nohup', 'vllm', 'serve', './m', '-tp', '2'], {'A': '1'}, ('&', '> log'))
+(['nohup', 'vllm', 'serve', './m', '-tp', '2'], {'A': '1'}, ('> log', '&'))
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING
 
-from autotune.base import BadInput, redact
+from autotune.base import BadInput, frozen, redact
 
 from .expression import evaluate
 
@@ -30,6 +31,7 @@ Variables = Mapping[str, str] | None
 
 PLAIN = re.compile(r"""(?:[\w@%+=:,./\[\] \t-]|'[^']*+'|"[^"$`\\]*+")*+""", re.ASCII)
 """A text that ``shlex.split`` splits as a shell does."""
+SETTING = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL | re.ASCII)
 _MARK = re.compile("\0([^\0]*)\0")
 _MOST_STEPS, _LONGEST, _LONGEST_CUT = 20_000, 100_000, 1_000
 """Nodes of a script that are visited; characters of a value, and of one that a pattern cuts."""
@@ -43,40 +45,33 @@ _QUOTED, _DOCUMENT, _BARE = (
 """Patterns of a backslash that takes a meaning away: in double quotes, in a here-document, else."""
 _JOINED = {"&&": "and", "-a": "and", "||": "or", "-o": "or", "!": "not", "(": "(", ")": ")"}
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_PARAMETER = re.compile(
+    r"\s*\$\{?(#?)(\w+|[@*#])(?:\[([^\]]*)\])?(:?[-=+?]|%%?|##?|[/^,:]|)", re.ASCII
+)
+"""Parts of a parameter: whether its length is meant, its name, the index, the operator."""
 _TERNARY = re.compile(r"([^?]*)\?([^?:]*):(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """An expanded word, and the bytes of the text that it comes from."""
-
-    text: str
-    span: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class Simple:
     """A simple command.
 
     Attributes:
-        words: program and arguments.
+        typed: program and arguments, expanded.
         env: what the text sets for it: exported before, or in front of it.
         files: what the text wrote before it by here-documents, ``tee`` and ``echo``, by name.
-        span: its bytes in the text.
         around: its redirections, pipes and ``&``, as they were typed.
         stdin: its here-document.
+        notes: a line on each launcher in front of it that was left out.
     """
 
-    words: tuple[Word, ...]
+    typed: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    span: tuple[int, int] = (0, 0)
     around: tuple[str, ...] = ()
     stdin: str | None = None
-
-    @property
-    def typed(self) -> list[str]:
-        return [word.text for word in self.words]
+    notes: tuple[str, ...] = ()
 
 
 def commands(text: str, variables: Variables) -> list[Simple]:
@@ -107,6 +102,16 @@ def _only_run(raw: str) -> str:
     return _mark(f"{raw} is known only when the script runs: write its value")
 
 
+def _unset(name: str) -> str:
+    return _mark(f"${name} is not set: set it before, or write its value")
+
+
+def _bounded(name: str, values: list[str]) -> list[str]:
+    if sum(map(len, values)) <= _LONGEST:
+        return values
+    return [_mark(f"{name} has more than {_LONGEST:,} characters")]
+
+
 def _line(node: Node) -> int:
     return node.start_point[0] + 1
 
@@ -119,7 +124,7 @@ def _continued(text: str) -> str:
         raise BadInput(
             f"a line ends in {wrong[1]}, as cmd's and PowerShell's do: end it in a backslash (\\)"
         )
-    text = text.replace("\r", " ")
+    text = re.sub(r"\r(?=\n|\Z)", " ", text)
     text = re.sub(r"\\([ \t]+)\n", r"\1\\\n", text)
     return re.sub(r"\\(?=\s*\Z)", " ", text)
 
@@ -148,13 +153,12 @@ class Script:
         self._exported: set[str] = set()
         self._files: dict[str, str] = {}
         self._functions: dict[str, Node] = {}
-        self._active: list[str] = []
         self._around: tuple[str, ...] = ()
         self._targets: tuple[tuple[str, str], ...] = ()
         self._stdin: str | None = None
         self._steps, self._testing, self._secret = 0, False, False
         if PLAIN.fullmatch(text):
-            self._start_plain(text)
+            self.found += [Simple(words)] if (words := tuple(shlex.split(text))) else []
             return
         try:
             self._source = _continued(text).encode(errors="surrogateescape")
@@ -164,11 +168,6 @@ class Script:
         except RecursionError:
             raise BadInput("the command line is nested too deeply to be read") from None
 
-    def _start_plain(self, text: str) -> None:
-        words = [Word(word, (0, len(text.encode()))) for word in shlex.split(text)]
-        if words:
-            self.found.append(Simple(tuple(words), span=(0, len(text.encode()))))
-
     def _parsed(self) -> Node:
         """Parse the text; a line that begins with an option belongs to the command above it."""
         import tree_sitter
@@ -176,7 +175,8 @@ class Script:
 
         parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
         while True:
-            root = parser.parse(self._source).root_node
+            # Any letter for other alphabets' bytes: the grammar's scanner asks C of their class.
+            root = parser.parse(re.sub(rb"[\x80-\xff]", b"x", self._source)).root_node
             nodes = [*_nodes(root)]
             for node in nodes:
                 above = node.prev_named_sibling
@@ -214,11 +214,11 @@ class Script:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise BadInput("the script is too long to be read: give the serving command alone")
-        visit: Callable[[Node], None] = getattr(self, f"_run_{node.type}", self._run_children)
-        visit(node)
-
-    def _run_children(self, node: Node) -> None:
-        self._all(node.children)
+        visit = getattr(self, f"_run_{node.type}", None)
+        if visit:
+            visit(node)
+        else:
+            self._all(node.children)
 
     def _all(self, nodes: Iterable[Node]) -> None:
         around = self._around
@@ -237,47 +237,39 @@ class Script:
             # Settings in a line of their own are none of the next line's command.
             self._all(settings)
             settings = []
-        words: list[Word] = []
+        words: list[str] = []
         for part in parts:
-            before = words[-1].text if words else ""
-            self._secret = redact.is_secret_name(
-                before if before.startswith("-") else self._raw(part).partition("=")[0]
-            )
-            span = part.start_byte, part.end_byte
-            words += [Word(text, span) for text in self._fields(part)]
+            option = words[-1] if words and words[-1][:1] == "-" else self._raw(part)
+            self._secret = redact.is_secret_name(option.partition("=")[0])
+            words += self._fields(part)
         self._secret = False
         env = {name: "".join(self._values[name]) for name in sorted(self._exported)}
         env |= {name: "".join(values) for name, values in map(self._assigned, settings)}
-        files, span = dict(self._files), (node.start_byte, node.end_byte)
         if words:
-            self._start(Simple(tuple(words), env, files, span, self._around, self._stdin))
+            files = dict(self._files)
+            self._start(Simple(tuple(words), env, files, self._around, self._stdin))
 
     def _start(self, command: Simple) -> None:
         name, *arguments = command.typed
-        if name in self._functions and name not in self._active:
-            self._active.append(name)
+        if name in self._functions:
             self._values |= {str(i): [text] for i, text in enumerate(arguments, 1)}
             self._values |= {"@": arguments, "*": arguments, "#": [str(len(arguments))]}
             self._walk(self._functions[name])
-            self._active.pop()
             return
         self.found.append(command)
         targets, content = self._targets, command.stdin
         if "tee" in command.typed[:3]:
             sign = ">>" if "-a" in arguments else ">"
             targets = tuple((sign, one) for one in arguments if one[0] != "-" and one != "tee")
-        elif name in {"echo", "printf"}:
-            content = _echoed(arguments)
         elif name != "cat":
-            return
+            content = _printed(name, arguments)
         for sign, file in targets if content is not None else ():
-            self._files[file] = f"{self._files.get(file, '') if sign == '>>' else ''}{content}"
+            before = self._files.get(file, "") if sign == ">>" else ""
+            self._files[file] = _bounded(file, [f"{before}{content}"])[0]
 
     def _run_comment(self, node: Node) -> None:
         if (raw := self._raw(node)).startswith("#SBATCH"):
-            span = node.start_byte, node.end_byte
-            words = tuple(Word(word, span) for word in raw.split())
-            self.found.append(Simple(words, span=span))
+            self.found.append(Simple(tuple(raw.split())))
 
     def _run_variable_assignment(self, node: Node) -> None:
         name, values = self._assigned(node)
@@ -290,14 +282,13 @@ class Script:
         values = [""]
         if value is not None:
             parts = value.named_children if is_list else [value]
+            parts = [part for part in parts if part.type != "comment"]
             values = [text for part in parts for text in self._fields(part, not is_list)]
             values = values if is_list else [" ".join(values)]
         self._secret = False
         if self._raw(node.children[1]) == "+=" and (before := self._lookup(name)) is not None:
             values = [*before, *values] if is_list else ["".join((*before[:1], *values))]
-        if sum(map(len, values)) > _LONGEST:
-            values = [_mark(f"${name} has more than {_LONGEST:,} characters")]
-        return name, values
+        return name, _bounded(f"${name}", values)
 
     def _run_declaration_command(self, node: Node) -> None:
         exports = {"export", "-x"} & set(map(self._raw, node.children))
@@ -318,7 +309,8 @@ class Script:
 
     def _run_redirected_statement(self, node: Node) -> None:
         outer = self._around, self._targets, self._stdin
-        behind = []
+        behind: list[Node] = []
+        typed: list[str] = []
         body, *redirects = node.named_children
         for part in redirects:
             inner = part.named_children if part.type == "heredoc_redirect" else [part]
@@ -331,9 +323,10 @@ class Script:
                     target = one.child_by_field_name("destination")
                     if target is not None and sign in {">", ">>"}:
                         self._targets += ((sign, " ".join(self._fields(target, True))),)
-                    self._around += (self._raw(one),)
+                    typed.append(self._raw(one))
                 elif not one.type.startswith("heredoc"):
                     behind.append(one)
+        self._around = (*typed, *outer[0])
         self._all([body, *behind])
         self._around, self._targets, self._stdin = outer
 
@@ -348,47 +341,63 @@ class Script:
     # Choices and loops.
 
     def _run_list(self, node: Node) -> None:
-        first, last = node.named_children[0], node.named_children[-1]
-        ends = node.children[1].type == "||"
-        held = self._truth(first)
-        if held is None:
-            self._walk(first)
-        if held is None and (ends or first.type == "test_command"):
-            self._either(node, [], [last])
-        elif held is not ends:
-            # A command is taken to succeed.
-            self._walk(last)
+        self._status(node, True)
+
+    def _status(self, node: Node, assumed: bool | None) -> bool | None:
+        """Run a part of a list or a condition; whether it succeeds, as commands are assumed to.
+        None if that depends on a run."""
+        raw, parts = self._raw(node), node.named_children
+        if node.type == "list":
+            held = self._status(parts[0], assumed)
+            if held is None:
+                self._either(node, [], parts[-1:])
+            ends = node.children[1].type == "||"
+            return held if held in (None, ends) else self._status(parts[-1], assumed)
+        if node.type == "negated_command" and parts:
+            held = self._status(parts[0], None)
+            return held if held is None else not held
+        if raw.startswith("(("):
+            number = self._number(node)
+            return None if "\0" in number else number != "0"
+        if node.type == "test_command":
+            self._testing = True
+            tokens = [*self._tested(node)][1:-1]
+            self._testing = False
+            return _decided(tokens)
+        self._walk(node)
+        return {"true": True, ":": True, "false": False}.get(raw, assumed)
 
     def _run_if_statement(self, node: Node) -> None:
-        self._choose(node, [one for one in node.children if one.is_named or one.type == "then"])
+        inner = [
+            one.children if one.type in ("elif_clause", "else_clause") else [one]
+            for one in node.children
+        ]
+        self._choose(node, [part for parts in inner for part in parts])
 
     def _choose(self, node: Node, parts: list[Node]) -> None:
-        """Run the branch whose condition holds; each, if only a run tells."""
-        then = next((i for i, part in enumerate(parts) if part.type == "then"), 0)
-        body = [
-            part for part in parts[then + 1 :] if part.type not in ("elif_clause", "else_clause")
-        ]
-        others = parts[then + 1 + len(body) :]
-        self._all(parts[: then - 1])
-        held = self._truth(parts[then - 1])
-        if held is None:
-            self._either(node, [parts[then - 1], *body], others)
-        else:
-            self._branch(body if held else others)
-
-    def _branch(self, parts: list[Node]) -> None:
-        if parts and parts[0].type == "elif_clause":
-            inner = [one for one in parts[0].children if one.is_named or one.type == "then"]
-            self._choose(parts[0], [*inner, *parts[1:]])
-        else:
+        """Run the branch of a chain whose condition holds; each, where that depends on a run."""
+        kinds = [part.type for part in parts]
+        if "then" not in kinds:
             self._all(parts)
+            return
+        then = kinds.index("then")
+        end = next(
+            (i for i, kind in enumerate(kinds) if kind in ("elif", "else") and i > then), None
+        )
+        body, others = parts[then + 1 : end], parts[end:] if end else []
+        *_, condition = filter(lambda part: part.is_named, parts[:then])
+        held = self._status(condition, None)
+        if held is None:
+            self._either(node, body, others)
+        else:
+            self._choose(node, body if held else others)
 
     def _either(self, node: Node, *branches: list[Node]) -> None:
         """Run each branch; what they leave different is unknown behind them."""
         before, ends = self._values, []
         for branch in branches:
             self._values = dict(before)
-            self._branch(branch)
+            self._choose(node, branch)
             ends.append(self._values)
         first = self._raw(node).partition("\n")[0]
         for name in dict.fromkeys(name for end in ends for name in end):
@@ -399,7 +408,9 @@ class Script:
 
     def _run_case_statement(self, node: Node) -> None:
         subject, *items = node.named_children
+        self._testing = True
         value = "".join(self._fields(subject, True))
+        self._testing = False
         for item in items:
             patterns = item.children_by_field_name("value")
             body = [part for part in item.named_children if part not in patterns]
@@ -416,29 +427,18 @@ class Script:
                 self._values[name] = [text]
                 self._all(node.children_by_field_name("body"))
 
-    def _run_loop(self, node: Node) -> None:
-        self._either(node, [], node.children_by_field_name("body"))
+    def _run_while_statement(self, node: Node) -> None:
+        condition, body = node.named_children[0], node.named_children[-1]
+        ends = node.children[0].type == "until"
+        if self._raw(condition) in ("true", ":"):
+            self._walk(body)
+            return
+        while (held := self._status(condition, None)) is (not ends):
+            self._walk(body)
+        if held is None:
+            self._either(node, [], [body])
 
-    _run_while_statement = _run_c_style_for_statement = _run_loop
-
-    def _truth(self, node: Node) -> bool | None:
-        """Decide a condition; None if only a run does."""
-        raw, parts = self._raw(node), node.named_children
-        if node.type == "negated_command" and parts:
-            return None if (held := self._truth(parts[0])) is None else not held
-        if node.type == "list":
-            both = [self._truth(parts[0]), self._truth(parts[-1])]
-            ends = node.children[1].type == "||"
-            return ends if ends in both else None if None in both else not ends
-        if raw.startswith("(("):
-            number = self._number(node)
-            return None if "\0" in number else number != "0"
-        if node.type != "test_command":
-            return {"true": True, ":": True, "false": False}.get(raw)
-        self._testing = True
-        tokens = [*self._tested(node)][1:-1]
-        self._testing = False
-        return _decided(tokens)
+    _run_c_style_for_statement = _run_while_statement
 
     def _tested(self, node: Node) -> Iterator[str | list[str]]:
         """Yield the operators of a test, and its operands as lists of one text."""
@@ -462,7 +462,11 @@ class Script:
                 return [_ansi(raw[2:-1])]
             case "string":
                 inner = node.named_children
-                if len(inner) == 1 and self._raw(inner[0]) == raw[1:-1]:
+                if (
+                    inner
+                    and inner[0].type in _EXPANDED
+                    and self._raw(inner[0]).strip() == raw[1:-1]
+                ):
                     return self._fields(inner[0], True)
                 return self._joined(node, _QUOTED, cut=1)
             case "process_substitution":
@@ -471,7 +475,7 @@ class Script:
             fields = self._joined(node, _BARE, quoted)
             bare = not quoted and not any(one.type in _EXPANDED for one in node.children)
             return [text for one in fields for text in (_braced(one) if bare else [one])]
-        if node.type == "arithmetic_expansion":
+        if raw.startswith("$((") and raw.endswith("))"):
             values = [self._number(node)]
         elif node.type == "command_substitution":
             values = [self._substituted(node)]
@@ -485,7 +489,10 @@ class Script:
         """Join what the parts of a word expand to with the text between them."""
         fields, start, end = [""] if quoted else [], node.start_byte + cut, node.end_byte - cut
         for part in (*(one for one in node.children if one.type in _EXPANDED), None):
-            literal = self._slice(start, part.start_byte if part else end)
+            # The grammar counts blanks in front of an expansion in quotes as a part of it.
+            whole = self._raw(part) if part else ""
+            lead = whole[: len(whole) - len(whole.lstrip())]
+            literal = self._slice(start, part.start_byte if part else end) + lead
             pieces = [[escaped.sub(r"\1", literal)]] if literal else []
             if part:
                 pieces.append(self._fields(part, quoted))
@@ -497,39 +504,42 @@ class Script:
     def _lookup(self, name: str, optional: bool = False) -> list[str] | None:
         if name in self._values:
             return self._values[name]
-        given = self._variables if self._variables is not None else {name: f"${{{name}}}"}
+        given = self._variables
+        if given is None:
+            given = {name: f"${{{name}}}"} if name.isidentifier() else {}
         if (self._secret or redact.is_secret_name(name)) and (name in given or not optional):
             return [f"${{{name}}}"]
-        return [given[name]] if name in given and name.isidentifier() else None
+        return [given[name]] if name in given else None
 
     def _parameter(self, node: Node) -> list[str]:
         """Expand ``$NAME`` or ``${NAME…}``."""
-        kinds = {"variable_name", "special_variable_name", "subscript"}
-        at = next((i for i, one in enumerate(node.children) if one.type in kinds), None)
-        if at is None:
-            return [_only_run(self._raw(node))]
-        subject, *rest = node.children[at:]
-        name, _, index = self._raw(subject).partition("[")
-        sign = self._raw(rest[0]) if len(rest) > 1 else ""
-        argument = " ".join(text for one in rest[1:-1] for text in self._fields(one, True))
+        found = _PARAMETER.match(raw := self._raw(node))
+        if found is None:
+            return [_only_run(raw)]
+        count, name, index, sign = found.groups("")
+        behind = node.start_byte + len(raw[: found.end()].encode())
+        rest = [one for one in node.children if one.start_byte >= behind][:-1] if sign else []
+        parts = [text for one in rest for text in self._fields(one, True)]
+        argument = ("" if rest and rest[0].type == "regex" else " ").join(parts)
         values = self._lookup(name, bool(sign))
-        every = (index or f"{name}]") in {"@]", "*]"}
-        if values is not None and not every:
-            place = int(index[:-1]) if index[:-1].isdecimal() else 0
-            values = values[place : place + 1] or None
+        index = name if name in "@*" else index or "0"
+        if index == "*" and values is not None:
+            values = [" ".join(values)]
+        elif not index.isdecimal() and index != "@":
+            values = [_only_run(raw)]
+        elif index.isdecimal() and values is not None:
+            values = values[int(index) :][:1] or None
         if sign and sign[-1] in "-=+?":
             return self._default(name, values, sign, argument)
         if values is None and self._testing:
             self.notes[f"${name} is not set: it is taken as empty in a condition"] = None
             return [""]
         if values is None:
-            return [_mark(f"${name} is not set: set it before, or write its value")]
-        if self._slice(node.start_byte, subject.start_byte) == "${#":
-            return [str(len(values) if every else len(values[0]))]
-        if not sign:
-            return values
-        cut = [_cut(value, sign, argument) for value in values]
-        return [_only_run(self._raw(node)) if one is None else one for one in cut]
+            return [_unset(name)]
+        if count:
+            return [str(len(values) if index == "@" else len(values[0]))]
+        cut = [_cut(value, sign, argument) if sign else value for value in values]
+        return [_only_run(raw) if one is None else one for one in cut]
 
     def _default(self, name: str, values: list[str] | None, sign: str, argument: str) -> list[str]:
         is_empty = values is None or (sign[0] == ":" and not "".join(values))
@@ -548,73 +558,88 @@ class Script:
         outer, self.found = self.found, []
         self._all(node.named_children)
         inner, self.found = self.found, outer
-        if [one.typed for one in inner] == [["cat"]] and inner[0].stdin is not None:
+        if [one.typed for one in inner] == [("cat",)] and inner[0].stdin is not None:
             return inner[0].stdin.rstrip("\n")
-        if len(inner) == 1 and inner[0].typed[0] == "echo":
-            return _echoed(inner[0].typed[1:]).rstrip("\n")
-        return _only_run(self._raw(node))
+        name, *words = inner[0].typed if len(inner) == 1 else [""]
+        if mark := _MARK.search("".join(words)):
+            return mark[0]
+        if name in {"dirname", "basename"} and len(words) == 1:
+            return getattr(posixpath, name)(words[0].rstrip("/")) or "."
+        printed = _printed(name, words)
+        return _only_run(self._raw(node)) if printed is None else printed.rstrip("\n")
 
     def _flat(self, node: Node) -> str:
-        """Return a node's text with its expansions."""
-        if node.type in _EXPANDED - {"arithmetic_expansion"}:
-            return "".join(self._fields(node, True))
+        """Return a node's text, with the expansions in it."""
         text, end = "", node.start_byte
         for part in node.children:
-            text += self._slice(end, part.start_byte) + self._flat(part)
+            inner = (
+                "".join(self._fields(part, True)) if part.type in _EXPANDED else self._flat(part)
+            )
+            text += self._slice(end, part.start_byte) + inner
             end = part.end_byte
         return text + self._slice(end, node.end_byte)
 
     def _number(self, node: Node) -> str:
         """Evaluate the arithmetic in ``((…))``."""
         text = self._flat(node).lstrip("$")[2:-2]
-        scope = {}
+        if "\0" not in text:
+            text = _NAME.sub(lambda name: (self._lookup(name[0]) or [_unset(name[0])])[0], text)
+        if mark := _MARK.search(text):
+            return mark[0]
+        for sign, word in (("/", "//"), ("&&", " and "), ("||", " or ")):
+            text = text.replace(sign, word)
         try:
-            for name in re.findall(r"(?<![\w\0])[A-Za-z_]\w*", "" if "\0" in text else text):
-                value = (self._lookup(name) or [_mark(f"${name} is not set: set it before")])[0]
-                text = value if "\0" in value else text
-                scope[name] = int(value) if "\0" not in value else 0
-            if mark := _MARK.search(text):
-                return mark[0]
-            for sign, word in (("/", "//"), ("&&", " and "), ("||", " or ")):
-                text = text.replace(sign, word)
-            return str(int(evaluate(_TERNARY.sub(r"(\2) if (\1) else (\3)", text), scope)))
+            return str(int(evaluate(_TERNARY.sub(r"(\2) if (\1) else (\3)", text), {})))
         except (ValueError, NameError, TypeError, ArithmeticError):
             return _only_run(self._raw(node))
 
 
 def _decided(tokens: list[str | list[str]]) -> bool | None:
-    """Evaluate a test; None if only a run does."""
-    written = list[str]()
+    """Evaluate a test; None if that depends on a run."""
+    written = ""
     while tokens:
         match tokens:
-            case [[one], "=" | "==" | "!=" as sign, [other], *rest]:
-                holds: object = fnmatchcase(one, other) == (sign != "!=")
-                unknown = "\0" in one + other
-            case [[one], str(sign), [other], *rest] if sign in _NUMBERS:
-                unknown = not re.fullmatch(r"-?\d{1,99} -?\d{1,99}", f"{one} {other}")
-                holds = f"{one.lstrip('0') or 0} {_NUMBERS[sign]} {other.lstrip('0') or 0}"
-            case ["-n" | "-z" as sign, [one], *rest]:
-                holds, unknown = (sign == "-n") == bool(one), "\0" in one
+            case [[one], "=" | "==" | "!=" as sign, [other], *rest] if "\0" not in one + other:
+                written += f" {fnmatchcase(one, other) is (sign != '!=')}"
+            case [[one], str(sign), [other], *rest] if sign in _NUMBERS and re.fullmatch(
+                r"-?\d{1,99} -?\d{1,99}", f"{one} {other}"
+            ):
+                written += f" {int(one)} {_NUMBERS[sign]} {int(other)}"
+            case ["-n" | "-z" as sign, [one], *rest] if "\0" not in one:
+                written += f" {(sign == '-n') is bool(one)}"
             case [str(sign), *rest] if sign in _JOINED:
-                holds, unknown = _JOINED[sign], False
-            case [[one], *rest]:
-                holds, unknown = bool(one), "\0" in one
+                written += f" {_JOINED[sign]}"
+            case [[one], *rest] if "\0" not in one:
+                written += f" {bool(one)}"
             case _:
                 return None
-        if unknown:
-            return None
-        written.append(str(holds))
         tokens = rest
     try:
-        return bool(evaluate(" ".join(written), {}))
+        return bool(evaluate(written, {}))
     except (ValueError, TypeError):
         return None
 
 
-def _echoed(words: Sequence[str]) -> str:
-    options = [word for word in words[:1] if re.fullmatch("-[neE]+", word)]
-    text = " ".join(words[len(options) :])
-    return f"{_ansi(text) if 'e' in str(options) else text}{'' if 'n' in str(options) else chr(10)}"
+def _printed(program: str, words: Sequence[str]) -> str | None:
+    """Return what ``echo``, ``printf`` or ``seq`` prints; None if that depends on a run."""
+    given, options = list(words), ""
+    if program == "echo":
+        if given and re.fullmatch("-[neE]+", given[0]):
+            options = given.pop(0)
+        text = " ".join(given)
+        return f"{_ansi(text) if 'e' in options else text}{'' if 'n' in options else chr(10)}"
+    try:
+        if program == "seq" and len("".join(given)) < 20:
+            first, *step, last = map(int, given if len(given) > 1 else ["1", *given])
+            return "\n".join(map(str, range(first, last + 1, *step)))
+        form = _ansi(given.pop(0)).replace("%d", "%s") if program == "printf" else ""
+        count = form.count("%s")
+        if form and len(form) * len(given) < _LONGEST:
+            rows = [given[i : i + count] for i in range(0, len(given), count)] if count else [[]]
+            return "".join(form % tuple(row) for row in rows)
+    except (ValueError, TypeError, IndexError):
+        pass
+    return None
 
 
 _SIGNS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
@@ -622,16 +647,12 @@ _SIGNS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f
 
 def _ansi(text: str) -> str:
     """Read the escapes of ``$'…'`` and ``echo -e``."""
-
-    def sign(match: re.Match[str]) -> str:
-        number, octal, letter = match.groups()
-        return (
-            chr(int(number, 16) if number else int(octal, 8))
-            if letter is None
-            else (_SIGNS.get(letter, letter))
-        )
-
-    return re.sub(r"\\(?:[xu]([0-9A-Fa-f]{1,4})|([0-7]{1,3})|(.))", sign, text, flags=re.DOTALL)
+    return re.sub(
+        r"\\(?:[xu]([0-9A-Fa-f]{1,4})|(.))",
+        lambda sign: chr(int(sign[1], 16)) if sign[1] else _SIGNS.get(sign[2], sign[2]),
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def _braced(text: str) -> list[str]:
@@ -645,13 +666,10 @@ def _braced(text: str) -> list[str]:
 
 
 def _cut(text: str, sign: str, pattern: str) -> str | None:
-    """Cut what a pattern matches off an end of a text; None if only a shell tells."""
+    """Cut what a pattern matches off an end of a text; None if that depends on a run."""
     if sign not in {"%", "%%", "#", "##"} or "\0" in text + pattern or len(text) > _LONGEST_CUT:
         return None
-    places = range(len(text) + 1)
-    for place in places if sign in {"#", "%%"} else reversed(places):
-        one, other = text[:place], text[place:]
-        cut, left = (one, other) if sign[0] == "#" else (other, one)
-        if fnmatchcase(cut, pattern):
-            return left
-    return text
+    turn = -1 if sign[0] == "#" else 1
+    kept = "(.*?)" if len(sign) == 2 else "(.*)"
+    found = re.fullmatch(f"(?s:{kept}){translate(pattern[::turn])}", text[::turn])
+    return found[1][::turn] if found else text
