@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
-from autotune.tuner.prepare.deployments import Deployment, read
+from autotune.engines import Command
+from autotune.engines.command import referenced
+from autotune.outputs.export import Winner, export
+from autotune.tuner.prepare.deployments import Deployment, gpus_of, read
 from autotune.tuner.prepare.deployments.changes import knob_variables
+from autotune.tuner.prepare.deployments.forms import containers
+from tests.outputs.export.golden import STUDIES, winner
+from tests.outputs.export.test_replicas import several
+from tests.servers.docker.test_run_words import RecordingDaemon
 
 MANIFESTS = Path(__file__).parents[2] / "outputs" / "manifests"
 FILES = [
@@ -68,3 +79,80 @@ def test_another_command_changes_its_knobs_alone(path: Path, tmp_path: Path) -> 
     assert [line for line in lines if line.lstrip().startswith("#")] == [
         line for line in found.text.splitlines() if line.lstrip().startswith("#")
     ]
+
+
+ADDRESS = {"host", "port"}
+
+
+@pytest.mark.parametrize("form", ["docker", "compose", "k8s"])
+@pytest.mark.parametrize(
+    "told", [*map(winner, STUDIES), *map(several, ["h200-v32-vllm", "mi300x-r1"])]
+)
+def test_what_is_exported_reads_back(told: Winner, form: str, tmp_path: Path) -> None:
+    if form == "docker" and told.choice.files:
+        pytest.skip("files that printf writes are not read yet")
+    file = tmp_path / (f"{form}.sh" if form == "docker" else f"{form}.yaml")
+    file.write_text(export(told, form))
+    found = deployment_of(file)
+    version = found.kind.version(found.version)
+    parsed, own = (
+        found.kind.parse(command, version)
+        for command in (
+            found.command,
+            Command(tuple(told.choice.engine_argv), told.choice.env, told.choice.files),
+        )
+    )
+    assert version == told.choice.engine_version
+    assert {**parsed.args, **dict.fromkeys(ADDRESS)} == {**own.args, **dict.fromkeys(ADDRESS)}
+    assert parsed.config == own.config
+    assert found.container.replicas * found.command.replicas == told.fleet.count
+    assert {name: found.command.env.get(name) for name in told.choice.env} == told.choice.env
+
+
+LINES = """
+docker run -itd=true --rm --gpus all vllm/vllm-openai:v0.33.0 --model m -tp 2
+docker run -i --gpus '"device=0,1"' -eA=1 -e=B=2 -e C -e D -p8000:8000 -v/a:/b --shm-size=8g img:1 a b
+docker run --gpus=2 --env=A='x y' --env B="$HOME" --entrypoint vllm img serve m
+docker run --gpus '"device=0,1",capabilities=compute' --entrypoint= img vllm serve m
+docker run --privileged --rm=false --init=true -d=true img vllm serve m
+docker run -di -e A --name=n --network host --ulimit memlock=-1 img -tp 4
+docker --log-level debug container run --rm img vllm serve m --flag -e
+docker run -u 1000:1000 -w /app -h host --cap-add=SYS_PTRACE --security-opt seccomp=unconfined img x
+docker run -iv /a:/b --label a=b -l c=d --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1 img x
+docker run --env-file variables -e A=2 --gpus count=2 img x
+docker run -e A= -e 'B=a=b' --restart unless-stopped -P -m 64g --cpus 4 img -- x
+docker run --mount type=bind,source=/a,target=/b --device /dev/kfd --group-add video img x
+""".strip().splitlines()
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="the docker command is not installed")
+def test_the_real_docker_command_reads_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "variables").write_text('# one a line\nA=1\nE=e f\nF="q"\nC\n')
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"A": "aa", "C": "cc", "DOCKER_CONFIG": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path / 'socket'}")
+    monkeypatch.delenv("D", raising=False)
+    with RecordingDaemon(tmp_path / "socket") as daemon:
+        threading.Thread(target=daemon.serve_forever, daemon=True).start()
+        for line in LINES:
+            subprocess.run(["bash", "-c", line], capture_output=True, check=False)
+            asked = daemon.created.pop()
+            (found,) = containers(line, "")
+            # A name alone is a variable that is set nowhere.
+            environ = dict(one.partition("=")[::2] for one in asked["Env"] or [] if "=" in one)
+            values = {
+                name: os.environ.get(name) if referenced(value) else value
+                for name, value in found.env.items()
+            }
+            assert {n: v for n, v in values.items() if v is not None} == environ, line
+            requests = asked["HostConfig"]["DeviceRequests"] or [{"DeviceIDs": None, "Count": -1}]
+            assert (found.image, list(found.command)) == (asked["Image"], asked["Cmd"]), line
+            assert (found.entrypoint or []) == [
+                word for word in asked["Entrypoint"] or [] if word
+            ], line
+            given = [len(one["DeviceIDs"] or []) or one["Count"] for one in requests]
+            assert given == [gpus_of(found) or -1] or "NVIDIA" in line, line
+        daemon.shutdown()

@@ -251,7 +251,7 @@ def _deployment(
         {last: files[last] for word in argv if (last := Path(word).name) in files},
     )
     return Deployment(
-        name, part, text, one, others, kind, command, version, _gpus(one), notes, library
+        name, part, text, one, others, kind, command, version, gpus_of(one), notes, library
     )
 
 
@@ -265,12 +265,13 @@ def _on_host(word: str, folders: Mapping[str, str]) -> str:
     return next(filter(os.path.exists, hosts), word)
 
 
-def _gpus(one: Container) -> int | None:
+def gpus_of(one: Container) -> int | None:
     """Return how many GPUs a container gets, or sees; None: all."""
     seen = [one.env.get(name, "") for name in facts().gpu_variables]
-    seen.append(one.gpus.strip("\"'").partition("device=")[2])
-    counts = [len(text.split(",")) for text in seen if re.fullmatch(r"[\d,]+", text)]
-    return min([*counts, *map(int, filter(str.isdecimal, [one.gpus]))], default=None)
+    seen += re.findall(r"device=([^\"']+)", one.gpus)
+    counts = [len(text.split(",")) for text in seen if re.fullmatch(r"[\w-]*\d(,[\w-]*\d)*", text)]
+    counts += map(int, re.findall(r"^(?:count=)?(\d+)$", one.gpus))
+    return min(counts, default=None)
 
 
 def known_image(image: str) -> KnownImage | None:

@@ -281,6 +281,10 @@ def _run_lines(text: str) -> Iterator[Container]:
             if flag not in facts().switches:
                 key = facts().options.get(flag, flag)
                 given.setdefault(key, []).append(value if equals else next(rest, ""))
+        # Docker reads such a file as settings on the command line, quotes and all.
+        lines = (Path(file).read_text().splitlines() for file in given.pop("env_file", ()))
+        settings = [one for file in lines for one in file if one.strip() and one[0] != "#"]
+        settings += given.get("environment", ())
         cards = [one.partition(".com/gpu=")[2] for one in given.get("devices", ())]
         listed = ",".join(filter(None, cards))
         yield _service(
@@ -291,7 +295,7 @@ def _run_lines(text: str) -> Iterator[Container]:
                 "command": list(map(known, rest)),
                 "entrypoint": "entrypoint" in given and [*filter(None, given["entrypoint"])],
                 "gpus": next(iter(given.get("gpus", ())), listed and f"device={listed}"),
-                "environment": [_own(one, own) for one in given.get("environment", ())],
+                "environment": [_own(one, own) for one in settings],
             },
             Path(),
         )
