@@ -45,10 +45,10 @@ def changed_paths(before: str, after: str) -> list[str]:
 def _paths(a: Any, b: Any, path: str = "") -> Iterator[str]:
     if isinstance(a, dict) and isinstance(b, dict):
         for key in {**a, **b}:
-            yield from _paths(a.get(key), b.get(key), f"{path}/{key}")
+            yield from _paths(a.get(key), b.get(key), f"{path} {key}")
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         for i, (one, other) in enumerate(zip(a, b, strict=True)):
-            yield from _paths(one, other, f"{path}/{i}")
+            yield from _paths(one, other, f"{path} {i}")
     elif a != b:
         yield path
 
@@ -60,7 +60,7 @@ def check_nothing_else(path: Path, before: str, after: str) -> None:
         assert _around(before) == _around(after)
         return
     for changed in changed_paths(before, after):
-        keys = changed.split("/")
+        keys = changed.split()
         assert any(_COMMAND.fullmatch(key) or _GPUS.fullmatch(key) for key in keys), changed
     assert _comments(before) == _comments(after)
     assert re.findall(r"[&*][\w-]+", before) == re.findall(r"[&*][\w-]+", after)
