@@ -47,14 +47,7 @@ def number(value: object) -> float | None:
 def read(path: Path) -> Json:
     """Read a result file; raises `BadInput` or `MalformedFile` if it is none, or holds several
     configurations."""
-    found = runs(path)
-    for key in dict.fromkeys(key for run in found for key in run):
-        values = _differing(found, key)
-        if len(values) > 1 and role_of(key) in _OF_ONE:
-            raise BadInput(
-                f"{path}: its {len(found)} runs differ in {key} ({', '.join(values)}), which is no load; "
-                "give one file for each configuration"
-            )
+    found = of_one_configuration(path, runs(path))
     loads: dict[tuple[Any, ...], list[Json]] = {}
     for run in found:
         keys = (value for key, value in run.items() if role_of(key) in LOAD)
@@ -72,6 +65,18 @@ def read(path: Path) -> Json:
         for one in points
     ]
     return {**_joined(found), "load": f"{len(points)} loads", "points": listed}
+
+
+def of_one_configuration(path: Path, found: list[Json]) -> list[Json]:
+    """Return the runs of a file; raises `BadInput` if they differ in more than their loads."""
+    for key in dict.fromkeys(key for run in found for key in run):
+        values = _differing(found, key)
+        if len(values) > 1 and role_of(key) in _OF_ONE:
+            raise BadInput(
+                f"{path}: its {len(found)} runs differ in {key} ({', '.join(values)}), which is no load; "
+                "give one file for each configuration"
+            )
+    return found
 
 
 def _differing(found: Iterable[JsonObject], key: str) -> list[str]:

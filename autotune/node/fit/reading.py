@@ -42,7 +42,7 @@ from autotune.engines.context import broken_rules
 from autotune.engines.installed import as_measured
 from autotune.load.metrics.records import LATENCIES
 from autotune.load.metrics.table import HEADLINE, METRICS
-from autotune.load.metrics.tools import load_of, number, runs, tool_of
+from autotune.load.metrics.tools import load_of, number, of_one_configuration, runs, tool_of
 from autotune.load.workloads import Workload, load_workload, workload_names
 from autotune.load.workloads.arrivals import arrival_of
 from autotune.load.workloads.lengths import (
@@ -395,7 +395,10 @@ def table_rows(
 def _run_lines(path: Path, text: str, server: JsonObject) -> Iterator[tuple[int, Json]]:
     """Return the runs of a load generator as rows of a table, without metrics of another
     definition; prompts and answers are of their mean lengths."""
-    for line, run in enumerate(runs(path, text), start=1):
+    found = runs(path, text)
+    if not all("command" in run for run in found):
+        of_one_configuration(path, found)
+    for line, run in enumerate(found, start=1):
         known = run | {name: value for name, value in server.items() if value}
         if missing := [flag for name, flag in SERVER.items() if not known.get(name)]:
             raise BadInput(
@@ -409,7 +412,9 @@ def _run_lines(path: Path, text: str, server: JsonObject) -> Iterator[tuple[int,
         if "workload" in run:
             names = (names - set(_LENGTHS)) | {"workload"}
         for name in names & set(_LENGTHS):
-            known[name] = round(number(known.get(name)) or 0)
+            if not (figure := number(known.get(name))):
+                raise MalformedFile(path, f"a result of {run['tool']} without {name}", line)
+            known[name] = round(figure)
         known["request_rate"] = number(known.get("request_rate"))
         yield line, {name: known.get(name) for name in names}
 
