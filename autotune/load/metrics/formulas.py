@@ -1,11 +1,13 @@
 """Formulas of the client's metrics, and limits on metrics (SLOs).
 
 Names and definitions are those of ``vllm bench serve --save-result``
-(https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
-token throughput is tokens per second of the whole run, ramp and drain included; TPOT of a request
-leaves its first token out; percentiles are interpolated linearly. Ours are
-``steady_total_token_throughput``, see `steady`, and the derived ones of `autotune.load.metrics.table`.
-Latencies are in ms, throughputs in 1/s.
+(https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`), but
+that the clock of a chat stops at its first text (vLLM's up to 0.32 at the chunk that opens the
+answer), and that ``max_output_tokens_per_s`` counts tokens (vLLM's chunks). Token throughput is
+tokens per second of the whole run, ramp and drain included; TPOT of a request leaves its first
+token out; percentiles are interpolated linearly. Ours are ``steady_total_token_throughput``, see
+`steady`, and the derived ones of `autotune.load.metrics.table`. Latencies are in ms, throughputs in
+1/s.
 
 The steady state of a load is what a server does once its batch is full and before it runs empty.
 The rule is *whole turnovers*. Let S be the most answers that were being written at once: from a
