@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from autotune.base import BadInput
 from autotune.engines import Command
 from autotune.engines.command import referenced
 from autotune.outputs.export import Winner, export
@@ -89,8 +95,6 @@ ADDRESS = {"host", "port"}
     "told", [*map(winner, STUDIES), *map(several, ["h200-v32-vllm", "mi300x-r1"])]
 )
 def test_what_is_exported_reads_back(told: Winner, form: str, tmp_path: Path) -> None:
-    if form == "docker" and told.choice.files:
-        pytest.skip("files that printf writes are not read yet")
     file = tmp_path / (f"{form}.sh" if form == "docker" else f"{form}.yaml")
     file.write_text(export(told, form))
     found = deployment_of(file)
@@ -156,3 +160,57 @@ def test_the_real_docker_command_reads_the_same(
             given = [len(one["DeviceIDs"] or []) or one["Count"] for one in requests]
             assert given == [gpus_of(found) or -1] or "NVIDIA" in line, line
         daemon.shutdown()
+
+
+def test_a_folder_of_the_container_is_the_host_s(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "m"
+    model.mkdir(parents=True)
+    file = tmp_path / "compose.yaml"
+    image = "services:\n  chat:\n    image: vllm/vllm-openai:v0.33.0\n    volumes: [./models:/models:ro]\n"
+    file.write_text(f"{image}    command: [--model=/models/m, --max-num-seqs, '64']\n")
+    found = deployment_of(file)
+    assert found.command.argv[2] == f"--model={model}"
+    other = [*found.command.argv[:4], "128"]
+    assert found.rewritten(other, {}) == found.text.replace("64", "128")
+
+
+def service(command: str) -> str:
+    return f"services:\n  a:\n    image: vllm/vllm-openai:v0.33.0\n    command: {command}\n    init: true\n"
+
+
+FORMS = {
+    "block.yaml": service('\n      - Qwen/Qwen3-8B\n      - --max-num-seqs\n      - "64"  # why'),
+    "equals.yaml": service("\n      - Qwen/Qwen3-8B\n      - --max-num-seqs=64"),
+    "flow.yaml": service('[Qwen/Qwen3-8B, --max-num-seqs, "64"]'),
+    "plain.yaml": service("Qwen/Qwen3-8B --max-num-seqs 64"),
+    "quoted.yaml": service('"Qwen/Qwen3-8B --max-num-seqs 64"'),
+    "folded.yaml": service(">-\n      Qwen/Qwen3-8B\n      --max-num-seqs 64"),
+    "script.yaml": service('[sh, -c, "exec vllm serve Qwen/Qwen3-8B --max-num-seqs 64"]'),
+    "literal.yaml": service(
+        "\n    - sh\n    - -c\n    - |\n      exec vllm serve Qwen/Qwen3-8B \\\n        --max-num-seqs 64"
+    ),
+    "run.sh": "docker run --gpus all vllm/vllm-openai:v0.33.0 Qwen/Qwen3-8B \\\n  --max-num-seqs 64 > log\n",
+    "run-c.sh": 'docker run --entrypoint bash vllm/vllm-openai:v0.33.0 -c "vllm serve Qwen/Qwen3-8B --max-num-seqs 64"\n',
+    "serve.sh": "#!/bin/sh\nvllm serve Qwen/Qwen3-8B --max-num-seqs 64 # as ever\n",
+}  # fmt: skip
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(sorted(FORMS)), st.text(st.characters(codec="ascii"), max_size=8))
+@example("folded.yaml", "it's $HOME")
+@example("run-c.sh", 'a "b" \\c')
+def test_a_value_is_written_as_it_is_read_or_not_at_all(name: str, text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, name)
+        file.write_text(FORMS[name])
+        found = deployment_of(file)
+        value = json.dumps({"method": "mtp", "model": text, "num_speculative_tokens": 1})
+        try:
+            changed = found.rewritten([*found.command.argv, "--speculative-config", value], {})
+            file.write_text(changed)
+            again = deployment_of(file)
+            assert again.command.argv[-1].removeprefix("--speculative-config=") == value
+            assert again.rewritten(found.command.argv, {}) == FORMS[name]
+        except BadInput:
+            # Quotes within quotes within quotes; never those of numbers and names.
+            assert re.search(r"[^\w./-]", text) or name == "plain.yaml"

@@ -257,12 +257,13 @@ def _deployment(
 
 def _on_host(word: str, folders: Mapping[str, str]) -> str:
     """Return a path of the container as the host's, where that is there."""
+    option, equals, path = word.rpartition("=")
     hosts = (
-        f"{host}{word.removeprefix(place)}"
+        f"{host}{path.removeprefix(place)}"
         for place, host in folders.items()
-        if f"{word}/".startswith(f"{place}/")
+        if f"{path}/".startswith(f"{place}/")
     )
-    return next(filter(os.path.exists, hosts), word)
+    return f"{option}{equals}{next(filter(os.path.exists, hosts), path)}"
 
 
 def gpus_of(one: Container) -> int | None:
