@@ -153,6 +153,8 @@ def whole(engine: str, wheel: Path) -> tuple[Row, list[Row]]:
     if engine == "vllm" and _has_pairs(wheel):
         head["pairs"] = True
     rows = [row(flags, kwargs) for flags, kwargs in calls if flags[0].startswith("-")]
+    # Without those that are refused with a message.
+    rows = [one for one in rows if one.get("action") != "retired"]
     return head, sorted(rows, key=lambda r: r["dest"])
 
 

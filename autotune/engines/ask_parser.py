@@ -28,7 +28,6 @@ _ACTIONS = {
     "BooleanOptionalAction": "boolean_optional",
     "EnableDisableAction": "enable_disable",  # vLLM's; its inverses are not options of their own
     "_AppendAction": "append",
-    "DeprecatedAction": "retired",  # SGLang's; refuses the option with a message
 }
 _TYPES = {
     "int": "int",
@@ -107,7 +106,13 @@ def _watch_argparse() -> None:
             if a.option_strings and not {"-h", "--help"} & set(a.option_strings)
         ]
         if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
-            _tell([_row(a) for a in actions if type(a).__name__ != "_VersionAction"])
+            _tell(
+                [
+                    _row(a)
+                    for a in actions
+                    if type(a).__name__ not in ("_VersionAction", "DeprecatedAction")
+                ]
+            )
         return parse(self, *args, **kwargs)
 
     argparse.ArgumentParser.parse_known_args = asked  # type: ignore[method-assign]

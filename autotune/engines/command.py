@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from .entry import parse_yaml, spaces_root
+from .entry import spaces_file
 
 Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means the engine's choice."""
@@ -28,7 +28,7 @@ RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
 """Knobs whose product is the number of GPUs of a configuration."""
 DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 """Vendor to the environment variable that selects a machine's GPUs."""
-_ADDED = frozenset(parse_yaml((spaces_root() / "added_knobs.yaml").read_text()).items())
+_ADDED = frozenset(spaces_file("added_knobs.yaml").items())
 """Knobs with their values that a fingerprint leaves out."""
 
 

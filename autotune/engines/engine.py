@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NoReturn
 
@@ -25,9 +25,9 @@ from autotune.base import BadInput, MalformedFile, RefusedCommand
 from .cards import EngineExtras, ModelCard
 from .command import Command, Configuration, Knobs, Scalar, Words, gpu_settings_of_servers
 from .context import Context, default_of
-from .entry import first_for, in_range, spaces_root
+from .entry import first_for, in_range, spaces_root, span
 from .expression import Namespace, Scope, evaluate, fill, fill_value, names, template_names
-from .option_table import OptionTable, read_table
+from .option_table import OptionTable, read_table, suggestion
 from .schema import (
     Addition,
     EngineCard,
@@ -84,48 +84,24 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 }
 
 
-class _Retired(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_args: Any) -> None:
-        parser.error(
-            f"{_UNRECOGNIZED}{self.option_strings[0]} (no longer supported by this version)"
-        )
-
-
 class _Switch(argparse.Action):
     def __init__(self, option_strings: Words, off: Words, **keywords: Any) -> None:
         super().__init__([*option_strings, *off], nargs=0, **keywords)
         self._off = off
 
-    def __call__(
-        self, _parser: object, namespace: object, _values: object, flag: str | None = None
-    ) -> None:
-        setattr(namespace, self.dest, flag not in self._off)
+    def __call__(self, _parser: object, namespace: object, *typed: Any) -> None:
+        setattr(namespace, self.dest, typed[1] not in self._off)
 
 
 class OptionParser(argparse.ArgumentParser):
     """Parse an engine's arguments as the engine's own parser of that version does, with its
-    messages.
+    messages."""
 
-    Args:
-        hint: what to say of unknown options.
-        gone: options that were removed before this version.
-    """
-
-    def __init__(
-        self,
-        table: OptionTable,
-        hint: Callable[[Words], str],
-        gone: Container[str],
-        *,
-        positional: bool,
-        abbreviations: bool,
-    ) -> None:
-        super().__init__(prog=table.engine, add_help=False, allow_abbrev=abbreviations)
-        self._table = table
-        self._hint = hint
-        self._gone = gone
-        self.register("action", "retired", _Retired)
-        if positional:
+    def __init__(self, engine: Engine, version: str) -> None:
+        super().__init__(prog=engine.name, add_help=False, allow_abbrev=engine.abbreviations)
+        self._engine = engine
+        self._table = table = engine.table(version)
+        if engine.card.model_flag is None:
             self.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
         for option in table.options:
             keywords: dict[str, Any] = {
@@ -135,8 +111,6 @@ class OptionParser(argparse.ArgumentParser):
             }
             if option.negations:
                 keywords |= {"action": _Switch, "off": option.negations}
-            elif option.action == "retired":
-                keywords["nargs"] = 0
             elif option.action in {"store", "append"}:
                 choices = [choice for choice in option.choices if choice is not None] or None
                 keywords |= {"type": _TYPES[option.type], "choices": choices, "nargs": option.nargs}
@@ -145,11 +119,14 @@ class OptionParser(argparse.ArgumentParser):
             self.add_argument(*option.flags, **keywords)
 
     def error(self, message: str) -> NoReturn:
-        unknown = message.partition(_UNRECOGNIZED)[2].split()
+        version = self._table.version
         # Because the engine takes what is gone for an abbreviation of several others.
-        unknown += [w for w in re.findall(r"ambiguous option: (\S+)", message) if w in self._gone]
-        hint = self._hint([flag_of(word) for word in unknown if word.startswith("-")])
-        raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
+        words = message.partition("ambiguous option: ")[2].split()[:1]
+        words += message.partition(_UNRECOGNIZED)[2].split()
+        unknown = [flag_of(word) for word in words if word.startswith("-")]
+        choices = re.findall(r"argument ([^ :/]+).*invalid choice: '([^']*)'", message)
+        hint = self._engine.whereabouts(unknown, version, dict(choices))
+        raise RefusedCommand(f"{self._table.engine} {version}", message, hint)
 
     def parse(self, arguments: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the given options, by destination, and ``model_tag``; and the options that a
@@ -159,7 +136,8 @@ class OptionParser(argparse.ArgumentParser):
         """
         if not self._table.borrowed:
             return vars(self.parse_args(list(arguments))), ()
-        if gone := [flag for flag in map(flag_of, arguments) if flag in self._gone]:
+        removed = self._engine.removed(self._table.version)
+        if gone := [flag for flag in map(flag_of, arguments) if flag in removed]:
             self.error(f"{_UNRECOGNIZED}{' '.join(gone)}")
         given, unknown = self.parse_known_args(list(arguments))
         return vars(given), tuple(flag_of(word) for word in unknown if word.startswith("--"))
@@ -190,7 +168,6 @@ def expand_file(
     if name is None:
         return words
     document = read_mapping(name, files)
-    at = min(at, len(words))
     options: list[str] = []
     for key, value in document.items():
         if value is False:
@@ -281,17 +258,7 @@ class Engine:
         self._roots = (*roots, spaces_root())
         self._installed: Mapping[str, OptionTable] = {}
         # Made once: that takes longer than parsing a hundred commands.
-        self._parser = cache(self._make_parser)
-
-    def _make_parser(self, version: str) -> OptionParser:
-        positional = self.card.model_flag is None
-        return OptionParser(
-            self.table(version),
-            lambda flags: self.whereabouts(flags, version),
-            self._gone(version),
-            positional=positional,
-            abbreviations=self.abbreviations,
-        )
+        self._parser = cache(partial(OptionParser, self))
 
     def installed(self, program: Words, table: OptionTable) -> Engine:
         """Copy the engine with one installation's program and options, and its version added to the
@@ -354,7 +321,7 @@ class Engine:
         if not unknown:
             return warning
         flags = [one for one in unknown if one.startswith("--")]
-        hint = self.whereabouts(flags, version)
+        hint = self.whereabouts(flags, version, {})
         return f"{warning}; they lack {', '.join(unknown)}, passed on unchecked{hint}"
 
     def lacking(self, version: str, words: Words) -> list[str]:
@@ -367,30 +334,31 @@ class Engine:
             and not any(takes(known, self.spelled(flag)) for known in self.table(version).flags)
         ]
 
-    def whereabouts(self, flags: Words, version: str) -> str:
+    def whereabouts(self, flags: Words, version: str, choices: Mapping[str, str]) -> str:
         """Say of options that a version lacks since when, and what is written instead, or which
-        known versions have them; else name similar ones."""
-        said = []
-        rest = []
+        known versions have them, or these choices of an option; else name similar options."""
+        tables = [self.table(known) for known in self.card.versions]
+        having = {f: [t.version for t in tables if self.spelled(f) in t.flags] for f in flags}
+        for flag, choice in choices.items():
+            having[f"{flag} {choice}"] = [
+                table.version
+                for table in tables
+                for one in table.options
+                if flag in one.flags and choice in one.choices
+            ]
+        said = {what: f"in {span(found)}" for what, found in having.items() if found}
         for flag in flags:
-            name = self.spelled(flag)
-            having = [v for v in self.card.versions if name in self.table(v).flags]
-            if one := self._gone(version).get(name):
-                instead = f"write {one.instead}" if one.instead else "delete it"
-                said.append(f"; {flag}: removed in {one.since}, {instead}")
-            elif having:
-                said.append(f"; {flag}: in {' to '.join(dict.fromkeys([having[0], having[-1]]))}")
-            else:
-                rest.append(flag)
-        return "".join(said) + self.table(version).suggestion(rest)
+            if one := self.removed(version).get(self.spelled(flag)):
+                said[flag] = f"removed in {one.since}, {one.instead}"
+        similar = suggestion([f for f in flags if f not in said], self.table(version).flags)
+        return "".join(f"; {what}: {where}" for what, where in said.items()) + similar
 
-    def _gone(self, version: str) -> dict[str, Removed]:
+    def removed(self, version: str) -> dict[str, Removed]:
         """Map the options that were removed before a version, or in it, to what is known of
         them."""
-        removed = self.card.removed
         return {
             flag: one
-            for one in removed
+            for one in self.card.removed
             if in_range(version, f">={one.since}")
             for flag in one.flags
         }

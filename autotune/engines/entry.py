@@ -4,7 +4,7 @@ parser."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -47,6 +47,11 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, Loader=LOADER)
 
 
+def spaces_file(name: str) -> Any:
+    """Parse a packaged file of ``search_spaces``."""
+    return parse_yaml((spaces_root() / name).read_text(encoding="utf-8"))
+
+
 def _check_versions(text: str) -> str:
     try:
         SpecifierSet("" if text == "*" else text)
@@ -75,6 +80,11 @@ def _check_version(text: str) -> str:
 KnownVersion = Annotated[str, AfterValidator(_check_version)]
 VersionRange = Annotated[str, AfterValidator(_check_versions)]
 NonEmpty = Annotated[list[str], Field(min_length=1)]
+
+
+def span(versions: Sequence[str]) -> str:
+    """Name the first and the last of some versions."""
+    return " to ".join(dict.fromkeys([versions[0], versions[-1]]))
 
 
 @lru_cache(maxsize=4096)

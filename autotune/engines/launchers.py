@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from autotune.base import BadInput, frozen, redact
 
 from .command import DEVICES, Command, Words
-from .entry import Entry, parse_yaml, spaces_root
+from .entry import Entry, spaces_file
 from .shell import SETTING, Script, Simple, Variables, known, unmarked
 
 _SHEBANG = re.compile(r"#!.*\b(?:ba|da|k|z)?sh\b")
@@ -75,8 +75,7 @@ class Typed:
 
 @cache
 def _file() -> _File:
-    text = (spaces_root() / "launchers.yaml").read_text()
-    return _File.model_validate(parse_yaml(text))
+    return _File.model_validate(spaces_file("launchers.yaml"))
 
 
 def settings_in_front(words: Words) -> tuple[dict[str, str], list[str]]:

@@ -15,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
 
 from autotune.base import Json
 
-from .entry import Entry, parse_yaml, spaces_root
+from .entry import Entry, spaces_file
 from .expression import Expression, evaluate
 
 BF16 = 2.0
@@ -82,8 +82,7 @@ class Mixer(Entry):
 
 @cache
 def _mixers() -> dict[str, Mixer]:
-    text = (spaces_root() / "mixers.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, Mixer]).validate_python(parse_yaml(text))
+    return TypeAdapter(dict[str, Mixer]).validate_python(spaces_file("mixers.yaml"))
 
 
 def cached_type(knob: object) -> str:

@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeVar
 from autotune.base import BadInput, frozen
 
 from .cards import HardwareCard
+from .entry import spaces_file
 from .library import LOCAL, Library
 
 ROOT = Path("/")
@@ -39,7 +40,7 @@ _POWER = ("power1_average", "power1_input")
 
 CORE_GB_S = 10.0
 SOCKET_GB_S = 200.0
-_FLOPS_PER_CYCLE = {"amx_bf16": 2048, "avx512_bf16": 128, "avx512f": 64, "avx2": 32, "asimd": 16}
+_KNOWN = spaces_file("machine.yaml")
 _GHZ = 2.0
 
 
@@ -84,13 +85,9 @@ class Cpu:
     @property
     def tflops(self) -> float:
         """Return the peak of 16-bit matrix products: cores x clock x operations per cycle of the
-        widest instructions.
-
-        Two fused multiply-adds per cycle: 16 operations with 128 bits of float32, 32 with AVX2, 64
-        with AVX-512, 128 with its bfloat16 dot product; 2048 with AMX tiles (Intel optimisation
-        reference manual, chapter on AMX).
-        """
-        widest = next((count for flag, count in _FLOPS_PER_CYCLE.items() if flag in self.flags), 8)
+        widest instructions."""
+        counts = _KNOWN["flops_per_cycle"].items()
+        widest: int = next((count for flag, count in counts if flag in self.flags), 8)
         return self.cores * self.clock_ghz * widest / 1e3
 
 
@@ -204,13 +201,15 @@ def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
     """List this machine's GPUs, NVIDIA's before AMD's."""
     # NVML cannot be asked of a machine that is laid out in a folder. Both list in the order of the
     # PCI bus.
-    listed = _from_nvml() if root == ROOT else None
+    listed = None
+    if root == ROOT:
+        listed = _asked(lambda nvml: [_gpu_at(nvml, i) for i in range(nvml.nvmlDeviceGetCount())])
     if listed is None:
         # The driver's files hold names alone.
         models = [
-            model.strip()
+            model
             for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-            for model in re.findall(r"^Model:(.*)", text(path), re.MULTILINE)
+            for model in re.findall(r"^Model:\s*(.*\S)", text(path), re.MULTILINE)
         ]
         listed = [Gpu(index, name, "nvidia") for index, name in enumerate(models)]
     for index, card in enumerate(_amd_cards(root)):
@@ -262,11 +261,6 @@ def _asked(question: Callable[[Any], _Answer]) -> _Answer | None:
     finally:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
-
-
-def _from_nvml() -> list[Gpu] | None:
-    """List the GPUs by NVML; None if the library is not usable."""
-    return _asked(lambda nvml: [_gpu_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())])
 
 
 def power_of(some: Sequence[Gpu], root: Path = ROOT) -> Callable[[], float | None] | None:
@@ -366,22 +360,9 @@ def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:
     return tuple(sorted(pids))
 
 
-_GENERATIONS = {
-    r"\b(gb[23]00|b[123]00)\b": "blackwell",
-    r"\b(gb10|rtx (50\d0|pro \d+))\b": "rtx_blackwell",
-    r"\b(gh200|h[128]00|h20)\b": "hopper",
-    r"\b(l4|l20|l40s?|ada|rtx 40\d0)\b": "ada",
-    r"\b(a100|a800|a[1234]0g?|rtx (30\d0|a\d000))\b": "ampere",
-    r"\bmi35\d": "cdna4",
-    r"\bmi3[02]\d": "cdna3",
-    r"\bmi2\d\d": "cdna2",
-}
-"""Product names to the generation's name, as in the packaged cards and the engines' rules."""
 _SAME_MEMORY = 0.1
 """Data sheets count memory in powers of ten or two, and drivers reserve some: this difference is
 the same board."""
-_ANY_GPU = {"bandwidth_tb_s": 1.0, "bf16_tflops": 200.0, "fp8_tflops": 200.0, "link_gb_s": 64.0}
-_ANY_SHARES = {"achieved_bandwidth": 0.6, "achieved_flops": 0.4}
 
 
 def node(name: str, library: Library, root: Path = ROOT) -> HardwareCard:
@@ -438,8 +419,7 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
         generation=generation_of(first.name),
         gpus=len(alike),
         memory_gb=round(first.memory_total_bytes / 1e9, 1),
-        **_ANY_GPU,
-        **_ANY_SHARES,
+        **_KNOWN["unknown_gpu"],
         source=f"this machine: {len(alike)} x {first.name}, count and memory as reported by the driver; rates are "
         "placeholders for an unknown GPU: predictions mean little, measurements do not use them",
     )
@@ -447,10 +427,9 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
 
 def generation_of(product: str) -> str:
     """Return a GPU's generation by its product's name; ``unknown`` for other names."""
-    return next(
-        (name for pattern, name in _GENERATIONS.items() if re.search(pattern, product.lower())),
-        "unknown",
-    )
+    known: dict[str, str] = _KNOWN["generations"]
+    found = (name for pattern, name in known.items() if re.search(pattern, product.lower()))
+    return next(found, "unknown")
 
 
 def _without_gpu(processor: Cpu, memory: int) -> HardwareCard:
@@ -468,7 +447,7 @@ def _without_gpu(processor: Cpu, memory: int) -> HardwareCard:
         bf16_tflops=processor.tflops,
         fp8_tflops=processor.tflops,
         link_gb_s=processor.bandwidth_gb_s,
-        **_ANY_SHARES,
+        **_KNOWN["shares"],
         source=f"this machine, no GPU: {processor.model}, {processor.cores} cores, {processor.clock_ghz:.1f} GHz; "
         "memory as reported by the kernel; bandwidth 10 GB/s per core by rule of thumb, at most 200, peak by cores x "
         "clock x vector width, shares assumed; one device, so its link is its memory",

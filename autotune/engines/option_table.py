@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,9 +23,6 @@ from autotune.base import BadInput, MalformedFile
 
 from .entry import Entry
 from .schema import Option
-
-_MISSPELT = 0.8
-_SWITCHES = {"enable", "disable", "no"}
 
 
 class FileKey(Entry):
@@ -111,20 +108,7 @@ class OptionTable:
     @cached_property
     def flags(self) -> frozenset[str]:
         """Return every spelling, with those that switch off."""
-        return frozenset(
-            flag for option in self.options for flag in (*option.flags, *option.negations)
-        )
-
-    def suggestion(self, unknown: Sequence[str]) -> str:
-        """Return a question with options similar to unknown ones, none that switches the other
-        way; empty if none is similar."""
-        near = [
-            flag
-            for word in unknown
-            for flag in difflib.get_close_matches(word, sorted(self.flags), n=1, cutoff=_MISSPELT)
-            if not _SWITCHES & ({*flag.split("-")} ^ {*word.split("-")})
-        ]
-        return f"; did you mean {', '.join(near)}?" if near else ""
+        return frozenset(flag for option in self.options for flag in option.spellings)
 
     def borrowed_by(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
         """Build the table of a version without one, with others' options if this one has none of
@@ -134,14 +118,26 @@ class OptionTable:
         """
         options = list(self.options)
         for table in others:
-            known = {flag for option in options for flag in option.flags}
+            known = {flag for option in options for flag in option.spellings}
             # Others stand in front, so that this table's default of a name counts.
             options = [
-                *(option for option in table.options if known.isdisjoint(option.flags)),
+                *(option for option in table.options if known.isdisjoint(option.spellings)),
                 *options,
             ]
         free = tuple(option.model_copy(update={"choices": ()}) for option in options)
         return OptionTable(self.engine, version, free, borrowed=True)
+
+
+def suggestion(unknown: Sequence[str], known: Collection[str]) -> str:
+    """Return a question with names similar to unknown ones, none that switches the other way; empty
+    if none is similar."""
+    near = [
+        name
+        for word in unknown
+        for name in difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.8)
+        if not {"enable", "disable", "no"} & ({*name.split("-")} ^ {*word.split("-")})
+    ]
+    return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def read_rows(
@@ -193,11 +189,9 @@ def read_table(engine: str, version: str, roots: tuple[Path, ...]) -> OptionTabl
         )
 
     document, rows = read_rows(find, version)
-    if document.get("pairs"):
-        rows = [
-            {**row, "action": "enable_disable"} if row.get("action") == "boolean_optional" else row
-            for row in rows
-        ]
+    for row in rows if document.get("pairs") else ():
+        if row.get("action") == "boolean_optional":
+            row["action"] = "enable_disable"
     options = tuple(Option.model_validate(row) for row in rows if "key" not in row)
     keys = tuple(FileKey.model_validate(row) for row in rows if "key" in row)
     return OptionTable(engine, version, options, keys)

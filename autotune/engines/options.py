@@ -9,7 +9,6 @@ may depend on it in silence.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,9 +21,11 @@ from autotune.base import BadInput, Json, JsonObject, MalformedFile, frozen
 from .command import Configuration
 from .context import Context, as_failure
 from .engine import Engine, ParsedCommand
+from .entry import span
 from .expression import evaluate, fill
 from .failure import Failure
 from .library import line_of
+from .option_table import suggestion
 from .schema import EngineCard, NamedOptions
 
 _PATH = re.compile(r"\b(?:args|env|config)(?:\.\w+)+")
@@ -211,10 +212,9 @@ def check_readings(file: Path, kind: Engine) -> None:
                 sorted(set(re.findall(r"\bargs\.(\w+)", reading.value)) - known) if versions else []
             )
             if unknown:
-                near = difflib.get_close_matches(unknown[0], known, n=1)
-                meant = f"; did you mean args.{near[0]}?" if near else ""
-                span = " to ".join(dict.fromkeys([versions[0], versions[-1]]))
-                problem = f"args.{unknown[0]} is no option of {card.title} {span}{meant}"
+                meant = suggestion([f"args.{unknown[0]}"], [f"args.{one}" for one in known])
+                where = f"{card.title} {span(versions)}{meant}"
+                problem = f"args.{unknown[0]} is no option of {where}"
                 raise MalformedFile(
                     file, problem, line_of(file, ("knobs", name, "read", number, "value"))
                 )

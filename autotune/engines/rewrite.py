@@ -19,7 +19,7 @@ from autotune.base import BadInput, Notify, frozen
 from .command import Command, Configuration, Knobs, Words
 from .context import Context, default_of, effective
 from .engine import Engine, filled_args, filled_env, flag_of
-from .entry import in_range
+from .entry import in_range, span
 from .kept import split_options
 from .library import Library
 from .options import read_from
@@ -239,8 +239,7 @@ class _Before:
         for flag in (flag_of(word) for word in command.argv if word.startswith("--")):
             known = [other for other in kind.card.versions if flag in kind.table(other).flags]
             if known and not table.borrowed and flag not in table.flags:
-                versions = " to ".join(dict.fromkeys([known[0], known[-1]]))
-                return f"{lacks} {flag}, which is in {versions}"
+                return f"{lacks} {flag}, which is in {span(known)}"
         try:
             read = kind.knobs(kind.parse(command, version), self._new).knobs
         except BadInput as error:

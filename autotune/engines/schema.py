@@ -233,6 +233,13 @@ class Knob(Entry):
         return None if self.minimum <= value <= self.maximum else right
 
 
+_NO = {"--": "--no-"}
+_OFF = {
+    "boolean_optional": _NO,
+    "enable_disable": {**_NO, "--enable-": "--disable-", "--disable-": "--enable-"},
+}
+
+
 class Option(Versioned):
     """Option of the engine's command line, as declared by its own parser."""
 
@@ -247,10 +254,9 @@ class Option(Versioned):
         "boolean_optional",
         "enable_disable",
         "append",
-        "retired",
     ] = "store"
     """``enable_disable``: vLLM's switch that also takes its inverse, ``--disable-x`` for
-    ``--enable-x``; ``retired``: refused with a message."""
+    ``--enable-x``."""
     type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = "str"
     """``human_int``: 64k is 64000."""
     nargs: str | int | None = None
@@ -267,17 +273,17 @@ class Option(Versioned):
     @property
     def negations(self) -> list[str]:
         """Return the spellings that switch it off."""
-        long = [flag[2:] for flag in self.flags if flag.startswith("--")]
-        if self.action not in ("boolean_optional", "enable_disable"):
-            return []
-        pairs = [("enable-", "disable-"), ("disable-", "enable-")]
-        inverse = [
-            f"--{other}{name.removeprefix(prefix)}"
-            for name in long
-            for prefix, other in pairs
-            if self.action == "enable_disable" and name.startswith(prefix)
+        return [
+            off + flag.removeprefix(on)
+            for flag in self.flags
+            for on, off in _OFF.get(self.action, {}).items()
+            if flag.startswith(on)
         ]
-        return [*(f"--no-{name}" for name in long), *inverse]
+
+    @property
+    def spellings(self) -> list[str]:
+        """Return every spelling, with those that switch it off."""
+        return [*self.flags, *self.negations]
 
     @property
     def paths(self) -> frozenset[str]:
@@ -443,7 +449,7 @@ class Removed(Entry):
     since: str
     """First release without them."""
     flags: list[str]
-    instead: str = ""
+    instead: str = "delete it"
 
 
 class Counterpart(Versioned):

@@ -3,7 +3,6 @@ version."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,8 @@ from autotune.base import Json, JsonObject, RefusedCommand
 
 from .command import Command, Words
 from .engine import Engine, ParsedCommand, read_mapping
-from .entry import in_range
+from .entry import in_range, span
+from .option_table import suggestion
 
 _COMMAND_LINE_WINS = ">=1.3.0rc21"
 """https://github.com/NVIDIA/TensorRT-LLM/pull/14812 (June 2026; 1.3.0rc21 was begun on 30 June)."""
@@ -63,9 +63,8 @@ class TensorRTLLM(Engine):
                 return f"; it is {renamed.new} now"
         having = [one for one in self.card.versions if key in self.table(one).config_keys]
         if having:
-            return f"; it is a key of {' to '.join(dict.fromkeys([having[0], having[-1]]))}"
-        near = difflib.get_close_matches(key, self.table(version).config_keys, n=1)
-        return f"; did you mean {near[0]}?" if near else ""
+            return f"; it is a key of {span(having)}"
+        return suggestion([key], self.table(version).config_keys)
 
     def lacking(self, version: str, words: Words) -> list[str]:
         """Add the keys of a file, and the values, that the nearest version refuses."""

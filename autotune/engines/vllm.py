@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Set
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from autotune.base import Json, RefusedCommand
 
 from .command import Command, Words
-from .engine import Engine, expand_file, human_int
+from .engine import Engine, expand_file, human_int, read_mapping
 from .entry import in_range
 
 _NAME = re.compile(r"(?<=--)[^.=]*")
@@ -29,9 +31,7 @@ class VLLM(Engine):
     def prepare(self, arguments: Words, version: str, command: Command) -> Words:
         """Expand the shorthands; dotted keys become one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0
-        # Before, false was dropped: argparse_utils.py load_config_file (0.27.0, 0.28.0).
-        negations = self.table(version).flags if in_range(version, ">=0.28") else ()
-        expanded = expand_file(arguments, command.files, positional, negations)
+        expanded = expand_file(arguments, command.files, positional, self._negations(version))
         words: list[str] = []
         for argument in expanded:
             if words and words[-1] == "-O" and argument.isdecimal():
@@ -55,6 +55,21 @@ class VLLM(Engine):
             *plain,
             *(word for option, value in dotted.items() for word in (option, json.dumps(value))),
         ]
+
+    def _negations(self, version: str) -> Set[str]:
+        # Before, false was dropped: argparse_utils.py load_config_file (0.27.0, 0.28.0).
+        return self.table(version).flags if in_range(version, ">=0.28") else frozenset()
+
+    def borrowing(self, version: str, words: Words = ()) -> str | None:
+        """Warn, too, of what is false in a ``--config`` file and dropped."""
+        warnings = [super().borrowing(version, words)]
+        file = self.split_file(words)[1] or ""
+        for key, value in read_mapping(file, {}).items() if Path(file).is_file() else ():
+            name = self.spelled(f"--no-{key}")
+            known = value is False and name in self.table(version).flags
+            if known and f"--no-{key}" not in self._negations(version):
+                warnings.append(f"vLLM {version} ignores {key}: false in {file}; add {name}")
+        return "; ".join(filter(None, warnings)) or None
 
     def with_forced_acceptance(self, command: Command, version: str, length: float) -> Command:
         """Spell the JSON option with dots, too: an added JSON option would replace it."""

@@ -47,7 +47,7 @@ def stand_in(folder: Path, name: str = "vllm", version: str = "0.32.0") -> Stand
         folder,
         name,
         version,
-        [row for row in rows(name, version) if row.get("action") != "retired"],
+        rows(name, version),
     )
 
 
@@ -174,9 +174,7 @@ def test_a_dry_run_tells_what_is_left_out(
         {**row, "choices": ["auto", "bfloat16"]} if row["dest"] == "kv_cache_dtype" else row
         for row in rows("vllm", "0.32.0")
     ]
-    there = install(
-        tmp_path / "env", "vllm", "0.33.0", [row for row in cut if row.get("action") != "retired"]
-    )
+    there = install(tmp_path / "env", "vllm", "0.33.0", cut)
     run(
         replace(HERE, engine_bins=[f"vllm={there.folder}"]),
         tmp_path / "home",

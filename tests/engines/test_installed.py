@@ -34,11 +34,7 @@ def _a_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def vllm_033(folder: Path, without: str = "", **changed: Any) -> StandIn:
     """A vLLM that no table knows: 0.32's options but one, and one that is new."""
-    options = [
-        row
-        for row in rows("vllm", "0.32.0")
-        if row.get("action") != "retired" and without not in row["flags"]
-    ]
+    options = [row for row in rows("vllm", "0.32.0") if without not in row["flags"]]
     options = [{**row, **changed.get(row["dest"], {})} for row in options]
     options.append({"flags": ["--new-in-033"], "dest": "new_in_033", "choices": ["on", "off"]})
     return install(folder, "vllm", "0.33.0+cpu", options)
@@ -125,10 +121,7 @@ def test_a_version_without_a_table_has_the_options_of_its_own_parser(tmp_path: P
     assert (table.version, warning, there.times_asked) == ("0.33.0", None, 1)
     assert "0.33.0" in told[0], "something that takes long is announced"
     known = engine("vllm").table("0.32.0")
-    retired = {
-        flag for option in known.options if option.action == "retired" for flag in option.flags
-    }
-    assert known.flags - table.flags - retired == {"--enable-eplb", "--no-enable-eplb"}
+    assert known.flags - table.flags == {"--enable-eplb", "--no-enable-eplb"}
     assert table.flags - known.flags == {"--new-in-033"}
     by_dest = {option.dest: option for option in table.options}
     assert by_dest["max_num_seqs"].type == "int", "told by the parser"
@@ -153,11 +146,7 @@ def test_a_version_without_a_table_has_the_options_of_its_own_parser(tmp_path: P
 def test_the_table_of_an_installed_engine_is_what_its_parser_takes(
     tmp_path: Path, name: str, version: str
 ) -> None:
-    known = {
-        option.flags[0]: option
-        for option in engine(name).table(version).options
-        if option.action != "retired"
-    }
+    known = {option.flags[0]: option for option in engine(name).table(version).options}
     there = install(
         tmp_path / "env",
         name,
@@ -178,7 +167,7 @@ def test_the_table_of_an_installed_engine_is_what_its_parser_takes(
 def test_the_other_engines_tell_their_options_too(
     tmp_path: Path, name: str, version: str, near: str
 ) -> None:
-    options = [row for row in rows(name, near) if row.get("action") != "retired"]
+    options = rows(name, near)
     there = install(tmp_path, name, version, options[3:])
     kind = engine(name)
     table, warning = options_of(kind, find(kind.card, there.program), silent)

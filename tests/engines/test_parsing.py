@@ -114,6 +114,11 @@ REFUSED = [
     (f"{VLLM} --disable-log-requests", "0.32", r"requests: removed in 0\.17\.0, delete it$"),
     (f"{VLLM} --guided-decoding-backend x", "0.18.0", r"removed in 0\.12\.0, write --structured"),
     (f"{VLLM} --monokernel", "0.32", r"--monokernel: in 0\.33\.0$"),
+    (
+        f"{SGLANG} --tool-call-parser glm",
+        "0.5.3",
+        r"; --tool-call-parser glm: in 0\.5\.6\.post2 to 0\.5",
+    ),
     (f"{SGLANG} --enable-radix-cache", "0.5.23", "arguments: --enable-radix-cache$"),
     (
         f"{SGLANG} --disable-piecewise-cuda-graph",
@@ -161,6 +166,15 @@ def test_false_in_a_config_file_counts_in_the_versions_and_spellings_that_read_i
     )
     assert given.get(key.replace("-", "_")) is (False if off else None)
     assert given["max_num_seqs"] == 8
+
+
+def test_false_that_vllm_drops_is_said(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("enable_prefix_caching: false\nenforce-eager: false\n")
+    words = (V32, "--config", str(tmp_path / "c.yaml"))
+    said = engine("vllm").borrowing("0.33.0", words) or ""
+    assert "vLLM 0.33.0 ignores enable_prefix_caching: false" in said
+    assert said.endswith("; add --no-enable-prefix-caching")
+    assert "ignores enforce-eager" in (engine("vllm").borrowing("0.26.0", words) or "")
 
 
 def test_an_unknown_program_is_answered_with_what_is_understood() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from autotune.base import Json, JsonObject, MalformedFile, frozen
 
 from ..cards import MatrixType
-from ..entry import Entry, parse_yaml, spaces_root
+from ..entry import Entry, spaces_file
 
 _NESTED = ("text_config", "llm_config", "language_config")
 """Keys of the decoder's figures in a multimodal model."""
@@ -155,9 +155,7 @@ class ConfigFacts(Entry):
 
 @cache
 def facts() -> ConfigFacts:
-    return ConfigFacts.model_validate(
-        parse_yaml((spaces_root() / "config_json.yaml").read_text(encoding="utf-8"))
-    )
+    return ConfigFacts.model_validate(spaces_file("config_json.yaml"))
 
 
 def read_json(path: Path) -> Json:
