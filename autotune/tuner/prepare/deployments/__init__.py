@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.base import BadInput, frozen, redact
-from autotune.engines.command import DEVICES, Command, Words, referenced
+from autotune.engines.command import DEVICES, Command, Words, reference_in, referenced
 from autotune.engines.engine import Engine
 from autotune.engines.environment import stored
 from autotune.engines.library import Library, server_environment
@@ -29,6 +29,11 @@ from .forms import Container, KnownImage, containers, facts
 
 _FILE = re.compile(r"(?P<name>\S+\.(?:ya?ml|sh))(?:#(?P<part>.*))?")
 _RUN = re.compile(r"\b(?:docker|podman|nerdctl)\s(?!compose)(?:.*\s)?run\s", re.DOTALL)
+
+_NONE = (
+    "no service of Compose, pod of Kubernetes or docker run line is in it; of a chart give what `helm "
+    "template` prints"
+)
 
 
 @frozen
@@ -172,18 +177,19 @@ def _chosen(text: str, name: str, part: str, library: Library | None) -> Deploym
         script = typed_command(text, os.environ, library)
         words, env, files = script.command.argv, script.command.env, script.command.files
         found = [Container(entrypoint=words, env=env, files=files, notes=script.notes)]
-    made, problems = list[Deployment](), list[str]()
+    made, problems = list[Deployment](), list[tuple[bool, str]]()
     for one in found:
         if not part or part in one.names:
             others = [other for other in found if _words(other) != _words(one)]
             try:
                 made.append(_deployment(text, name, part, one, others, library))
             except BadInput as error:
-                problems.append(": ".join([*map(str, one.names[-1:]), str(error)]))
+                said = ": ".join([*map(str, one.names[-1:]), str(error)])
+                problems.append((known_image(one.image) is None, said))
     if not made:
         there = ", ".join(f"{name}#{one.names[-1]}" for one in found if one.names)
-        problems = problems or [f"{name} has no server {part}; there is {there or 'none'}"]
-        raise BadInput("; ".join(problems))
+        missing = f"no server {part} is in {name}; there is {there}" if there else _NONE
+        raise BadInput(min(problems)[1] if problems else missing)
     if len({one.command.argv for one in made}) > 1:
         parts = " or ".join(f"{name}#{one.container.names[-1]}" for one in made)
         raise BadInput(f"{len(made)} servers: choose {parts}")
@@ -225,6 +231,9 @@ def _deployment(
     hidden = [key for key, value in env.items() if stored(key, value) != value]
     argv = list[str]()
     for word, option in redact.hidden(typed.command.argv):
+        head, name_ = reference_in(word)
+        if name_ and not {*map(redact.is_secret_name, (name_, head, *argv[-1:]))} & {True}:
+            raise BadInput(f"{name_} is not set here: export it, or write its value")
         if option is not None:
             hidden.append(option)
             head = f"{option}=" if word.startswith("-") else ""
