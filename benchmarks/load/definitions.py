@@ -122,7 +122,8 @@ class Asked(NamedTuple):
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a result by the keys of `COLUMNS`."""
-        return runs(next(self.folder.glob(name)))[0]
+        path = next(self.folder.glob(name))
+        return runs(path, path.read_text())[0]
 
 
 def autotune(asked: Asked) -> Mapping[str, Any]:

@@ -181,37 +181,31 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     sweep = max(len(loads_a), len(loads_b)) > 1
     # Our repeats of a sweep are over all its loads: they give no interval for one of them.
     common = [load for load in loads_a if load in loads_b] if sweep else []
-    points = {load: _changes(loads_a[load], loads_b[load]).made for load in common}
-    changes = _changes(a, b)
+    points = {load: _changes(loads_a[load], loads_b[load])[0] for load in common}
+    changes, undefined = _changes(a, b)
     counts = [len(_repeats(result)) for result in (a, b)]
     notes = [f"intervals are over repeats, {counts[0]} of A and {counts[1]} of B, by Welch"]
     if min(counts) < 2:
         notes = [ONE_RUN]
     elif sweep:
         notes = []
-    notes += changes.refused
+    notes += undefined
     if a["tool"] != b["tool"]:
-        notes.append(f"A was measured by {a['tool']}, B by {b['tool']}")
+        tools = (result["tool"] or "an unknown tool" for result in (a, b))
+        notes.append("A was measured by {}, B by {}".format(*tools))
     warnings = (
         *_differences(a, b, sweep),
         *_unmatched(loads_a, loads_b, sweep),
         *_validity("A", a),
         *_validity("B", b),
     )
-    made = () if sweep else changes.made
+    made = () if sweep else changes
     return Comparison(str(path_a), str(path_b), warnings, made, tuple(notes), points)
 
 
-class _Changes(NamedTuple):
-    """Changes of the shown metrics that both have, and why others are not compared."""
-
-    made: tuple[Change, ...]
-    refused: tuple[str, ...]
-
-
-def _changes(a: Json, b: Json) -> _Changes:
-    """Compare each shown metric that both have by one definition, with an interval over the
-    repeats."""
+def _changes(a: Json, b: Json) -> tuple[tuple[Change, ...], list[str]]:
+    """Return the change of each shown metric that both have by one definition, with an interval
+    over the repeats, and notes on the others."""
     made = []
     refused: dict[str, list[str]] = {}
     for name in SHOWN:
@@ -226,8 +220,8 @@ def _changes(a: Json, b: Json) -> _Changes:
         else:
             why = (f"{row['because']} ({one})" for one, row in zip("AB", rows, strict=True) if row)
             refused.setdefault("; ".join(why), []).append(name)
-    notes = (f"not compared: {', '.join(names)}: {why}" for why, names in refused.items())
-    return _Changes(tuple(made), tuple(notes))
+    notes = [f"not compared: {', '.join(names)}: {why}" for why, names in refused.items()]
+    return tuple(made), notes
 
 
 def _loads(result: Json) -> dict[str, Json]:

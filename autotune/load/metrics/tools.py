@@ -8,6 +8,7 @@ curve.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -24,9 +25,10 @@ from .table import METRICS, is_number
 
 _DATA = parse_yaml(beside(__file__, "tools.yaml"))
 _TOOLS = _DATA["tools"]
-_FORM = f"not a result of {', '.join(tool['name'] for tool in _TOOLS)}"
+_FORM = f"not a result of {', '.join(tool['name'] for tool in _TOOLS[:-1])}"
 _SUMMED = re.compile(r"num_prompts|completed|failed|duration|total_(input|output)_tokens")
 _METRIC = "Metric,"
+_MALFORMED = (ValueError, RecursionError, LookupError, csv.Error)
 LOAD = ("load", "sent")
 """Roles of keys that tell loads apart."""
 _OF_ONE = ("fact", "")
@@ -47,7 +49,14 @@ def number(value: object) -> float | None:
 def read(path: Path) -> Json:
     """Read a result file; raises `BadInput` or `MalformedFile` if it is none, or holds several
     configurations."""
-    found = of_one_configuration(path, runs(path))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", "no UTF-8 text")
+        raise BadInput(
+            f"{path}: cannot be read ({why}); give two result files, or two studies"
+        ) from error
+    found = of_one_configuration(path, runs(path, text))
     loads: dict[tuple[Any, ...], list[Json]] = {}
     for run in found:
         keys = (value for key, value in run.items() if role_of(key) in LOAD)
@@ -124,73 +133,51 @@ def role_of(key: str) -> str:
 def tool_of(text: str) -> str:
     """Return the name of the tool that wrote a text, by the keys of its first run; empty if none is
     known."""
-    with suppress(ValueError, RecursionError, LookupError, AttributeError, csv.Error):
-        if text.startswith(("{", "[")):
-            first, _ = json.JSONDecoder().raw_decode(text)
-        else:  # all of a table of metrics, or the head of a long one
-            first = _tables(
-                text if text.startswith(_METRIC) else "\n".join(text.split("\n", 2)[:2])
-            )
-        tool, flats = _recognised(first[0] if isinstance(first, list) else first)
-        return str(tool["name"]) if flats[0].keys() >= set(tool["is"]) else ""
+    with suppress(*_MALFORMED, AttributeError, StopIteration):
+        return str(_recognised(next(_documents(text)))[0]["name"])
     return ""
 
 
-def runs(path: Path, text: str | None = None) -> list[Json]:
-    """Read each run of a result file by our names; raises `BadInput` or `MalformedFile`.
+def runs(path: Path, text: str) -> list[Json]:
+    """Read each run of a result file by our names; raises `MalformedFile`.
 
     ``tool`` names who wrote it, ``definitions`` has the metrics that are not ours with the row of
     ``tools.yaml``, ``doubts`` what its own figures say against it. Ours are as they stand.
     """
-    if text is None:
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", "no UTF-8 text")
-            raise BadInput(
-                f"{path}: cannot be read ({why}); give two result files, or two studies"
-            ) from error
     try:
         found = [run for document in _documents(text.strip()) for run in _runs(path, document)]
-    except (ValueError, RecursionError, LookupError, csv.Error) as error:
+    except _MALFORMED as error:
         raise MalformedFile(path, _FORM) from error
     if not found:
         raise MalformedFile(path, _FORM)
     return found
 
 
-def _documents(text: str) -> list[Any]:
-    """Split a text into its documents: JSON, one after the other or in a list, or rows of a
-    table."""
-    if not text.startswith(("{", "[")):
-        return _tables(text)
-    documents: list[Any] = []
-    decoder = json.JSONDecoder()
-    end = 0
-    while end < len(text):
-        one, end = decoder.raw_decode(text, end)
-        documents += one if isinstance(one, list) else [one]
-        if match := _BLANK.match(text, end):
-            end = match.end()
-    return documents
+def _documents(text: str) -> Iterator[Any]:
+    """List the documents of a text: JSON, one after the other or in a list; rows of a table; a
+    table of metrics as AIPerf writes it."""
+    if text.startswith(_METRIC):
+        yield dict(_metrics(text))
+    elif not text.startswith(("{", "[")):
+        for row in csv.DictReader(io.StringIO(text)):
+            yield {key: _cell(cell) for key, cell in row.items() if key}
+    else:
+        decoder = json.JSONDecoder()
+        end = 0
+        while end < len(text):
+            one, end = decoder.raw_decode(text, end)
+            yield from one if isinstance(one, list) else [one]
+            if blank := _BLANK.match(text, end):
+                end = blank.end()
 
 
-def _tables(text: str) -> list[Any]:
-    """Read a table with a row for each run, or one for each metric as AIPerf writes it."""
-    blocks = [block.splitlines() for block in re.split(r"\n\s*\n", text)]
-    if not text.startswith(_METRIC):
-        return [
-            {key: _cell(cell) for key, cell in row.items() if key}
-            for row in csv.DictReader(blocks[0])
-        ]
-    document: Json = {}
-    for block in blocks:
-        for row in csv.DictReader(block) if block[0].startswith(_METRIC) else ():
+def _metrics(text: str) -> Iterator[tuple[str, Json]]:
+    """List the metrics of such a table, as AIPerf's JSON names them; others behind it are left
+    out."""
+    for block in re.split(r"\n\s*\n", text):
+        for row in csv.DictReader(block.splitlines()) if block.startswith(_METRIC) else ():
             name = re.sub(r"\s*\(.*", "", row.pop("Metric")).lower().replace(" ", "_")
-            document[name] = {
-                {"Value": "avg"}.get(key, key): _cell(cell) for key, cell in row.items()
-            }
-    return [document]
+            yield name, {{"Value": "avg"}.get(key, key): _cell(cell) for key, cell in row.items()}
 
 
 def _cell(cell: Any) -> Any:
@@ -213,7 +200,8 @@ def _runs(path: Path, document: Any) -> list[Json]:
 
 
 def _recognised(document: Json) -> tuple[Json, list[Json]]:
-    """Return the tool that wrote a document, the last one if none is known, and its flat runs."""
+    """Return the tool that wrote a document, the last one, without a name, if none is known, and
+    its flat runs."""
     for tool in _TOOLS:
         parts = document.get(tool.get("runs", ""))
         whole = {key: part for key, part in document.items() if key != tool.get("runs")}
