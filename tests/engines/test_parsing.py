@@ -39,6 +39,7 @@ SPELLINGS = [
     (f"{VLLM} -tp 8 --no-enable-prefix-caching", "0.32", {"prefix_caching": False}),
     (f"{VLLM} -tp 8 --disable_prefix_caching --enable-cascade-attn", "0.33", {"prefix_caching": False}),
     (f"{VLLM} -tp 8 --disable-log-requests", "0.33", {}),
+    (f"{VLLM} -tp 8 --disable-log-requests", "0.34.0", {}),
     (f"{VLLM} -tp 8 -O0", "0.11", {"torch_compile": False}),
     (f"{VLLM} -tp 8 -O 0", "0.28", {"torch_compile": False}),
     (f"{VLLM} -tp 8 -O.level 0", "0.11", {"torch_compile": False}),
