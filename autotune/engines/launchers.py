@@ -10,7 +10,6 @@ translated or dropped. What stands in front of an engine's words is data (``laun
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from autotune.base import BadInput, frozen, redact
 
 from .command import DEVICES, Command, Words
-from .entry import Entry, spaces_file
+from .entry import Entry, spaces_file, spaces_root
 from .shell import SETTING, Script, Simple, Variables, known, unmarked
 
 _SHEBANG = re.compile(r"#!.*\b(?:ba|da|k|z)?sh\b")
@@ -74,6 +73,11 @@ class Typed:
 
 
 @cache
+def _text() -> str:
+    return (spaces_root() / "launchers.yaml").read_text()
+
+
+@cache
 def _file() -> _File:
     return _File.model_validate(spaces_file("launchers.yaml"))
 
@@ -97,7 +101,7 @@ def in_file(text: str, variables: Variables) -> tuple[str, Variables]:
     """Return the text of the script that a word names as a file, with its variables."""
     path = Path(text.strip())
     with suppress(OSError, ValueError):
-        if len(text.split()) == 1 and path.is_file() and os.access(path, os.R_OK):
+        if len(text.split()) == 1 and path.is_file():
             content = path.read_bytes().decode(errors="surrogateescape")
             if path.suffix in _file().suffixes or _SHEBANG.match(content):
                 return content, {**(variables or {}), "0": str(path)}
@@ -121,7 +125,7 @@ def read(text: str, variables: Variables, serves: Callable[[Words], bool]) -> Ty
     one, servers = _one_of(serving)
     command, notes = _command(one)
     if one.around:
-        around = _shown(" ".join(one.around))
+        around = redact.text(known(" ".join(one.around)))
         notes.append(f"left out: {around} (each server has a log of its own)")
     others = dict.fromkeys(other.typed[0] for other in started if other not in serving)
     if names := ", ".join(name for name in others if name not in _file().quiet):
@@ -209,6 +213,8 @@ def _behind(simple: Simple, variables: Variables) -> Iterator[Simple]:
 def _launcher(words: Words) -> Launcher | None:
     """Return the launcher that words begin with, by the name of its program."""
     begin = [PurePosixPath(words[0]).name, *words[1:3]]
+    if f"words: [{begin[0]}" not in _text():  # The file takes longer to parse than a plain command.
+        return None
     found = (one for one in _file().launchers if one.words == begin[: len(one.words)])
     return max(found, key=lambda one: len(one.words), default=None)
 

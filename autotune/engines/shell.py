@@ -7,7 +7,7 @@ the one command that serves of them.
 
 >>> [one] = commands("export A=1; nohup vllm serve ./m -tp ${TP:-2} > log &", {})
 >>> one.typed, one.env, one.around
-(['nohup', 'vllm', 'serve', './m', '-tp', '2'], {'A': '1'}, ('> log', '&'))
+(['nohup', 'vllm', 'serve', './m', '-tp', '2'], {'A': '1'}, ('> log',))
 """
 
 from __future__ import annotations
@@ -43,13 +43,17 @@ _QUOTED, _DOCUMENT, _BARE = (
     re.compile(rf"\\\n|\\({signs})", re.DOTALL) for signs in (r'[$`"\\]', r"[$`\\]", ".")
 )
 """Patterns of a backslash that takes a meaning away: in double quotes, in a here-document, else."""
-_JOINED = {"&&": "and", "-a": "and", "||": "or", "-o": "or", "!": "not", "(": "(", ")": ")"}
+_JOINED = {
+    "&&": "and", "-a": "and", "||": "or", "-o": "or", "!": "not", "-z": "not", "-n": "", "(": "(",
+    ")": ")",
+}  # fmt: skip
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(
     r"\s*\$\{?(#?)(\w+|[@*#])(?:\[([^\]]*)\])?(:?[-=+?]|%%?|##?|[/^,:]|)", re.ASCII
 )
 """Parts of a parameter: whether its length is meant, its name, the index, the operator."""
+_PLACEHOLDER = " is a placeholder: write its value in its place"
 _TERNARY = re.compile(r"([^?]*)\?([^?:]*):(.*)", re.DOTALL)
 
 
@@ -61,7 +65,7 @@ class Simple:
         typed: program and arguments, expanded.
         env: what the text sets for it: exported before, or in front of it.
         files: what the text wrote before it by here-documents, ``tee`` and ``echo``, by name.
-        around: its redirections, pipes and ``&``, as they were typed.
+        around: its redirections and pipes, as they were typed.
         stdin: its here-document.
         notes: a line on each launcher in front of it that was left out.
     """
@@ -156,6 +160,7 @@ class Script:
         self._around: tuple[str, ...] = ()
         self._targets: tuple[tuple[str, str], ...] = ()
         self._stdin: str | None = None
+        self._extra: tuple[Node, ...] = ()
         self._steps, self._testing, self._secret = 0, False, False
         if PLAIN.fullmatch(text):
             self.found += [Simple(words)] if (words := tuple(shlex.split(text))) else []
@@ -195,6 +200,8 @@ class Script:
             self._source = self._source[: end - len(blank)] + blank + self._source[end:]
         if root.has_error:
             broken = next(node for node in nodes if node.is_error or node.is_missing)
+            if open_ := re.search(r"<[\w .-]+>", self._raw(root)):
+                raise BadInput(f"{open_[0]}{_PLACEHOLDER}")
             at = " ".join(self._raw(broken).split())[:40] or "its end"
             raise BadInput(
                 f"malformed command line: a shell cannot read line {_line(broken)} at {at!r}; close "
@@ -214,26 +221,21 @@ class Script:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise BadInput("the script is too long to be read: give the serving command alone")
-        visit = getattr(self, f"_run_{node.type}", None)
-        if visit:
-            visit(node)
-        else:
-            self._all(node.children)
+        getattr(self, f"_run_{node.type}", lambda one: self._all(one.children))(node)
 
     def _all(self, nodes: Iterable[Node]) -> None:
-        around = self._around
         for node in nodes:
             if node.is_named:
-                behind = node.next_sibling
-                self._around = (*around, "&") if behind and behind.type == "&" else around
                 self._walk(node)
-        self._around = around
 
     def _run_command(self, node: Node) -> None:
         parts = [one for one in node.named_children if not one.type.endswith("_redirect")]
+        parts += self._extra
+        self._extra = ()
         settings = [part for part in parts if part.type == "variable_assignment"]
         parts = parts[len(settings) :]
-        if settings and "\n" in self._slice(settings[-1].end_byte, parts[0].start_byte):
+        between = self._slice(settings[-1].end_byte, parts[0].start_byte) if settings else ""
+        if "\n" in between.replace("\\\n", ""):
             # Settings in a line of their own are none of the next line's command.
             self._all(settings)
             settings = []
@@ -269,7 +271,7 @@ class Script:
 
     def _run_comment(self, node: Node) -> None:
         if (raw := self._raw(node)).startswith("#SBATCH"):
-            self.found.append(Simple(tuple(raw.split())))
+            self.found.append(Simple(("sbatch", *raw.split()[1:])))
 
     def _run_variable_assignment(self, node: Node) -> None:
         name, values = self._assigned(node)
@@ -308,7 +310,7 @@ class Script:
         self._functions[self._raw(node.named_children[0])] = node.named_children[-1]
 
     def _run_redirected_statement(self, node: Node) -> None:
-        outer = self._around, self._targets, self._stdin
+        outer = self._around, self._targets, self._stdin, self._extra
         behind: list[Node] = []
         typed: list[str] = []
         body, *redirects = node.named_children
@@ -320,15 +322,19 @@ class Script:
                     self._stdin = self._raw(one) if quoted else self._joined(one, _DOCUMENT)[0]
                 elif one.type.endswith("_redirect"):
                     sign = next((part.type for part in one.children if not part.is_named), "")
-                    target = one.child_by_field_name("destination")
-                    if target is not None and sign in {">", ">>"}:
+                    # The grammar takes the command's words behind a redirection for a part of it.
+                    target, *more = one.children_by_field_name("destination") or [one]
+                    self._extra += (*more,)
+                    if sign in {">", ">>"}:
                         self._targets += ((sign, " ".join(self._fields(target, True))),)
-                    typed.append(self._raw(one))
+                    written = self._slice(one.start_byte, target.end_byte)
+                    is_open = sign == "<" and self._slice(one.end_byte, one.end_byte + 1) == ">"
+                    typed.append(_mark(f"{written}>{_PLACEHOLDER}") if is_open else written)
                 elif not one.type.startswith("heredoc"):
                     behind.append(one)
         self._around = (*typed, *outer[0])
         self._all([body, *behind])
-        self._around, self._targets, self._stdin = outer
+        self._around, self._targets, self._stdin, self._extra = outer
 
     def _run_pipeline(self, node: Node) -> None:
         around = self._around
@@ -340,10 +346,7 @@ class Script:
 
     # Choices and loops.
 
-    def _run_list(self, node: Node) -> None:
-        self._status(node, True)
-
-    def _status(self, node: Node, assumed: bool | None) -> bool | None:
+    def _status(self, node: Node, assumed: bool | None = True) -> bool | None:
         """Run a part of a list or a condition; whether it succeeds, as commands are assumed to.
         None if that depends on a run."""
         raw, parts = self._raw(node), node.named_children
@@ -366,6 +369,8 @@ class Script:
             return _decided(tokens)
         self._walk(node)
         return {"true": True, ":": True, "false": False}.get(raw, assumed)
+
+    _run_list = _status
 
     def _run_if_statement(self, node: Node) -> None:
         inner = [
@@ -605,8 +610,6 @@ def _decided(tokens: list[str | list[str]]) -> bool | None:
                 r"-?\d{1,99} -?\d{1,99}", f"{one} {other}"
             ):
                 written += f" {int(one)} {_NUMBERS[sign]} {int(other)}"
-            case ["-n" | "-z" as sign, [one], *rest] if "\0" not in one:
-                written += f" {(sign == '-n') is bool(one)}"
             case [str(sign), *rest] if sign in _JOINED:
                 written += f" {_JOINED[sign]}"
             case [[one], *rest] if "\0" not in one:
@@ -656,13 +659,10 @@ def _ansi(text: str) -> str:
 
 
 def _braced(text: str) -> list[str]:
-    """Expand a pair of braces with a comma, or a range, between them."""
-    found = re.fullmatch(r"([^{}]*)\{([^{}]*,[^{}]*|(\d{1,3})\.\.(\d{1,3}))\}([^{}]*)", text)
-    if found is None:
+    """Expand a pair of braces with a comma between them."""
+    if (found := re.fullmatch(r"([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)", text)) is None:
         return [text]
-    before, inner, first, last, behind = found.groups()
-    parts = map(str, range(int(first), int(last) + 1)) if first else inner.split(",")
-    return [f"{before}{part}{behind}" for part in parts]
+    return [f"{found[1]}{part}{found[3]}" for part in found[2].split(",")]
 
 
 def _cut(text: str, sign: str, pattern: str) -> str | None:
