@@ -86,15 +86,12 @@ def settings_in_front(words: Words) -> tuple[dict[str, str], list[str]]:
     """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are
     dropped."""
     env: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        match = SETTING.fullmatch(rest[0])
-        if match:
-            env[match[1]] = match[2]
-        elif rest[0] not in {"env", "export"}:
-            break
-        rest.pop(0)
-    return env, rest
+    for i, word in enumerate(words):
+        if setting := SETTING.fullmatch(word):
+            env[setting[1]] = setting[2]
+        elif word not in {"env", "export"}:
+            return env, list(words[i:])
+    return env, []
 
 
 def in_file(text: str, variables: Variables) -> tuple[str, Variables]:
@@ -187,11 +184,11 @@ def _behind(simple: Simple, variables: Variables) -> Iterator[Simple]:
             words, text = front.rest, front.text
             env |= front.settings
             notes += front.notes
-        elif setting := SETTING.fullmatch(words[0]):
-            env[setting[1]] = setting[2]
-            del words[0]
         else:
-            break
+            own, words = settings_in_front(words)
+            if not own:
+                break
+            env |= own
     placed = replace(simple, typed=tuple(words), env=env, notes=tuple(notes))
     if text is None or "\0" in text:
         yield from [placed] if words else []

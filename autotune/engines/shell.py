@@ -116,10 +116,6 @@ def _bounded(name: str, values: list[str]) -> list[str]:
     return [_mark(f"{name} has more than {_LONGEST:,} characters")]
 
 
-def _line(node: Node) -> int:
-    return node.start_point[0] + 1
-
-
 def _continued(text: str) -> str:
     """Give a text a shell's line ends, byte for byte: blanks behind a backslash, a trailing one."""
     if "\0" in text:
@@ -139,6 +135,12 @@ def _nodes(root: Node) -> Iterator[Node]:
         node = left.pop()
         yield node
         left += reversed(node.children)
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    """Yield what a shell expands in a word, or takes the quotes of."""
+    for part in node.children:
+        yield from [part] if part.type in _EXPANDED else _parts(part)
 
 
 class Script:
@@ -168,10 +170,9 @@ class Script:
         try:
             self._source = _continued(text).encode(errors="surrogateescape")
             self._all(self._parsed().children)
-        except UnicodeError:
-            raise BadInput("malformed command line: it is no text") from None
-        except RecursionError:
-            raise BadInput("the command line is nested too deeply to be read") from None
+        except (UnicodeError, RecursionError):
+            problem = "it is no text, or nested too deeply"
+            raise BadInput(f"malformed command line: {problem}") from None
 
     def _parsed(self) -> Node:
         """Parse the text; a line that begins with an option belongs to the command above it."""
@@ -194,7 +195,7 @@ class Script:
             else:
                 break
             self.notes[
-                f"line {_line(node)} begins with an option: it is read as part of the command above"
+                f"line {node.start_point[0] + 1} begins with an option: it is read as part of the command above"
             ] = None
             blank, end = b" " * len(gap.encode()), node.start_byte
             self._source = self._source[: end - len(blank)] + blank + self._source[end:]
@@ -204,7 +205,7 @@ class Script:
                 raise BadInput(f"{open_[0]}{_PLACEHOLDER}")
             at = " ".join(self._raw(broken).split())[:40] or "its end"
             raise BadInput(
-                f"malformed command line: a shell cannot read line {_line(broken)} at {at!r}; close "
+                f"malformed command line: a shell cannot read line {broken.start_point[0] + 1} at {at!r}; close "
                 "what is open there: a quote, a bracket, a loop"
             )
         return root
@@ -408,7 +409,7 @@ class Script:
         for name in dict.fromkeys(name for end in ends for name in end):
             values = [end.get(name) for end in ends]
             if any(value != values[0] for value in values):
-                reason = f"${name} depends on {first!r} in line {_line(node)}: write its value"
+                reason = f"${name} depends on {first!r} in line {node.start_point[0] + 1}: write its value"
                 self._values[name] = [_mark(reason)]
 
     def _run_case_statement(self, node: Node) -> None:
@@ -478,7 +479,7 @@ class Script:
                 return [_only_run(raw)]
         if node.type not in _EXPANDED:
             fields = self._joined(node, _BARE, quoted)
-            bare = not quoted and not any(one.type in _EXPANDED for one in node.children)
+            bare = not (quoted or any(_parts(node)))
             return [text for one in fields for text in (_braced(one) if bare else [one])]
         if raw.startswith("$((") and raw.endswith("))"):
             values = [self._number(node)]
@@ -493,7 +494,7 @@ class Script:
     ) -> list[str]:
         """Join what the parts of a word expand to with the text between them."""
         fields, start, end = [""] if quoted else [], node.start_byte + cut, node.end_byte - cut
-        for part in (*(one for one in node.children if one.type in _EXPANDED), None):
+        for part in (*_parts(node), None):
             # The grammar counts blanks in front of an expansion in quotes as a part of it.
             whole = self._raw(part) if part else ""
             lead = whole[: len(whole) - len(whole.lstrip())]
@@ -573,20 +574,9 @@ class Script:
         printed = _printed(name, words)
         return _only_run(self._raw(node)) if printed is None else printed.rstrip("\n")
 
-    def _flat(self, node: Node) -> str:
-        """Return a node's text, with the expansions in it."""
-        text, end = "", node.start_byte
-        for part in node.children:
-            inner = (
-                "".join(self._fields(part, True)) if part.type in _EXPANDED else self._flat(part)
-            )
-            text += self._slice(end, part.start_byte) + inner
-            end = part.end_byte
-        return text + self._slice(end, node.end_byte)
-
     def _number(self, node: Node) -> str:
         """Evaluate the arithmetic in ``((…))``."""
-        text = self._flat(node).lstrip("$")[2:-2]
+        text = self._joined(node, _QUOTED)[0].lstrip("$")[2:-2]
         if "\0" not in text:
             text = _NAME.sub(lambda name: (self._lookup(name[0]) or [_unset(name[0])])[0], text)
         if mark := _MARK.search(text):
