@@ -359,7 +359,7 @@ class Engine:
         return {
             flag: one
             for one in self.card.removed
-            if in_range(version, f">={one.since}")
+            if in_range(version, f">={one.since},<{one.back}")
             for flag in one.flags
         }
 

@@ -427,9 +427,8 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
 
 def generation_of(product: str) -> str:
     """Return a GPU's generation by its product's name; ``unknown`` for other names."""
-    known: dict[str, str] = _KNOWN["generations"]
-    found = (name for pattern, name in known.items() if re.search(pattern, product.lower()))
-    return next(found, "unknown")
+    known = _KNOWN["generations"].items()
+    return str(next((n for p, n in known if re.search(p, product.lower())), "unknown"))
 
 
 def _without_gpu(processor: Cpu, memory: int) -> HardwareCard:

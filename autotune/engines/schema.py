@@ -448,6 +448,8 @@ class Removed(Entry):
 
     since: str
     """First release without them."""
+    back: str = "9999"
+    """First release that takes them again."""
     flags: list[str]
     instead: str = "delete it"
 

@@ -77,7 +77,7 @@ class VLLM(Engine):
         rest = iter(command.argv)
         for word in rest:
             option, equals, value = word.partition("=")
-            if option.replace("_", "-") not in ("--speculative-config", "-sc"):
+            if self.spelled(option) not in ("--speculative-config", "-sc"):
                 words.append(word)
                 continue
             for key, given in json.loads(value if equals else next(rest)).items():
