@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.base import BadInput
-from autotune.engines import Command
+from autotune.engines import Command, Library
 from autotune.engines.command import referenced
 from autotune.outputs.export import Winner, export
+from autotune.tuner.prepare.deployed import with_deployment
 from autotune.tuner.prepare.deployments import Deployment, gpus_of, read
 from autotune.tuner.prepare.deployments.changes import knob_variables
 from autotune.tuner.prepare.deployments.forms import containers
+from autotune.tuner.study.options import RunOptions
 from tests.outputs.export.golden import STUDIES, winner
 from tests.outputs.export.test_replicas import several
 from tests.servers.docker.test_run_words import RecordingDaemon
@@ -214,3 +217,51 @@ def test_a_value_is_written_as_it_is_read_or_not_at_all(name: str, text: str) ->
         except BadInput:
             # Quotes within quotes within quotes; never those of numbers and names.
             assert re.search(r"[^\w./-]", text) or name == "plain.yaml"
+
+
+RUN = "docker run --gpus 4 -e HF_TOKEN=hf_0123456789 vllm/vllm-openai:v0.32.0 --model {} -tp 4 --api-key k3y"
+
+
+def test_what_the_deployment_says_stands_for_options() -> None:
+    options = RunOptions(model="", hardware="h100", baseline=RUN.format("Qwen/Qwen3-32B"))
+    asked, deployed = with_deployment(options, Library())
+    assert (asked.model, asked.gpus) == ("Qwen/Qwen3-32B", 4)
+    assert asked.baseline == 'vllm serve --model Qwen/Qwen3-32B -tp 4 --api-key "${API_KEY}"'
+    assert deployed.versions == {"vllm": "0.32.0"}
+    assert deployed.images({"vllm": "0.32.0"}) == ["vllm=vllm/vllm-openai:v0.32.0"]
+    assert deployed.images({"vllm": "0.33.0"}) == [], "another version was asked for"
+    assert deployed.notes == [
+        "secrets are not stored: HF_TOKEN, --api-key",
+        "4 of the node's 8 GPUs are tuned, as the deployment has them",
+    ]
+
+
+def test_options_stand_for_what_the_deployment_says() -> None:
+    text = RUN.format("/models/q")
+    options = RunOptions(model="Qwen/Qwen3-32B", hardware="h100", gpus=8, baseline=text)
+    asked, deployed = with_deployment(options, Library())
+    assert asked.gpus == 8
+    assert "--model Qwen/Qwen3-32B" in str(asked.baseline)
+    assert deployed.notes[1:] == [
+        "the deployment's /models/q is taken for Qwen/Qwen3-32B",
+        "the deployment has 4 GPUs; --gpus 8 are tuned",
+    ]
+    with pytest.raises(BadInput, match="--model is missing: /models/q"):
+        with_deployment(replace(options, model=""), Library())
+
+
+REFUSED = {
+    "no service of Compose, pod of Kubernetes": "replicas: 2\nimage: x\n",
+    "helm template": "kind: Pod\nspec: {{ .Values.x }}\n",
+    "choose .*#a or .*#b": "x-i: &i {image: vllm/vllm-openai}\nservices: {a: {<<: *i, command: m}, b: {<<: *i, command: n}}\n",
+    "MODEL is not set here": "services: {a: {image: 'vllm/vllm-openai:v0.33.0', command: ['${MODEL}']}}\n",
+    "no deployment as Compose": "services: {a: 1}\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_file_that_tells_no_server_is_answered(message: str, tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(REFUSED[message])
+    with pytest.raises(BadInput, match=message):
+        read(str(file))

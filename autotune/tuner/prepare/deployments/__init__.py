@@ -138,15 +138,13 @@ class Deployment:
 
     def _read(self) -> dict[str, object]:
         """Return what is read, without how the command is spelt and which GPUs it gets."""
-        container = replace(
-            self.container, entrypoint=None, command=(), env={}, gpus="", replicas=1
-        )
+        one = self.container
         return {
             "argv": self.command.argv,
             "env": self._env,
             "gpus": self.gpus,
-            "replicas": self.container.replicas,
-            "rest": (container, self.others),
+            "replicas": one.replicas,
+            "rest": (one.names, one.image, one.folders, one.files, one.notes, self.others),
         }
 
 
