@@ -19,7 +19,7 @@ from autotune.base import BadInput, Json, JsonObject, MalformedFile, UnknownName
 
 from .cards import Architecture, HardwareCard, ModelCard
 from .config_json import CONFIG, model_from_file
-from .entry import LOADER, parse_yaml, spaces_root
+from .entry import LOADER, parse_yaml, spaces_file, spaces_root
 from .environment import ServerEnvironment
 from .expression import names, template_names
 from .schema import EngineCard, NarrowedEngine, Narrowing
@@ -144,9 +144,7 @@ LOCAL = "local"
 
 def canonical(engine: str) -> str:
     """Return an engine's name in its card, for a name or an alias in any case."""
-    return {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(
-        engine.lower(), engine.lower()
-    )
+    return _KNOWN["aliases"].get(engine.lower(), engine.lower())
 
 
 def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
@@ -255,25 +253,11 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "hardware": HardwareCard,
     "narrowings": Narrowing,
 }
-_KIND_BY_KEY = {
-    "narrow": "narrowings",
-    "knobs": "engines",
-    "architecture": "models",
-    "bandwidth_tb_s": "hardware",
-    "points": "workloads",
-    "eras": "simulation",
-    "fitted_to": "calibrations",
-    "figures": "physics",
-    "refusal": "emulation",
-}
+_KNOWN: dict[str, dict[str, str]] = spaces_file("documents.yaml")
+_KIND_BY_KEY = _KNOWN["kinds"]
+_ENGINE_FILES = _KNOWN["engine_files"]
 KINDS = tuple(_KIND_BY_KEY.values())
 """Kinds of documents. A kind is also the name of the folder that may hold its files."""
-_ENGINE_FILES = {
-    "engines": "engine.yaml",
-    "simulation": "simulator.yaml",
-    "emulation": "emulator.yaml",
-}
-"""File in the engine's folder for a kind with one file per engine."""
 _COUNTED = re.compile(r"(?P<gpus>[1-9]\d{,3})\s*x\s*(?P<name>.+)", re.IGNORECASE)
 """A node by its number of GPUs, e.g. ``4xl40s``."""
 _MAKERS = re.compile(r"nvidia|geforce|amd|instinct|[\s_-]+")
