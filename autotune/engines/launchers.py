@@ -95,10 +95,11 @@ def settings_in_front(words: Words) -> tuple[dict[str, str], list[str]]:
 
 
 def in_file(text: str, variables: Variables) -> tuple[str, Variables]:
-    """Return the text of the script that a word names as a file, with its variables."""
-    path = Path(text.strip())
-    with suppress(OSError, ValueError):
-        if len(text.split()) == 1 and path.is_file():
+    """Return the text of the script whose file is named, with its variables."""
+    words = text.split()
+    with suppress(OSError, ValueError, IndexError):
+        path = Path(words[-1])
+        if {"bash", "sh", "sbatch"}.issuperset(words[:-1]) and path.is_file():
             content = path.read_bytes().decode(errors="surrogateescape")
             if path.suffix in _file().suffixes or _SHEBANG.match(content):
                 return content, {**(variables or {}), "0": str(path)}
@@ -124,8 +125,12 @@ def read(text: str, variables: Variables, serves: Callable[[Words], bool]) -> Ty
     if one.around:
         around = redact.text(known(" ".join(one.around)))
         notes.append(f"left out: {around} (each server has a log of its own)")
-    others = dict.fromkeys(other.typed[0] for other in started if other not in serving)
-    if names := ", ".join(name for name in others if name not in _file().quiet):
+    others = dict.fromkeys(
+        shlex.join(other.typed[:2])
+        for other in started
+        if other not in serving and other.typed[0] not in _file().quiet
+    )
+    if names := ", ".join(others):
         notes.append(f"not run: the script's {_shown(names)}")
     return Typed(replace(command, servers=servers), (*script.notes, *notes))
 

@@ -120,7 +120,7 @@ def test_each_thing_that_is_left_out_is_said_in_a_line() -> None:
         "left out: mpirun -x B -n 1 (autotune starts the server itself)",
         "left out: X ($(date) is known only when the script runs: write its value)",
         "left out: > log 2>&1 (each server has a log of its own)",
-        "not run: the script's sleep, vllm",
+        "not run: the script's sleep 9, vllm bench",
     )
     assert typed_command("A=1 vllm serve m --x 'y z'", HOME).notes == ()
 
@@ -148,6 +148,7 @@ def test_servers_that_differ_in_gpus_and_port_are_replicas() -> None:
 def test_a_script_is_read_from_its_file(tmp_path: Path) -> None:
     script = tmp_path / "serve.sh"
     script.write_text('vllm serve m --chat-template "$(dirname "$0")/t.jinja"\n')
+    assert read(f"bash {script}") == read(str(script))
     assert read(str(script)).argv == (*SERVE, "--chat-template", f"{tmp_path}/t.jinja")
 
 
