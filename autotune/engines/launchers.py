@@ -116,9 +116,9 @@ def read(text: str, variables: Variables, serves: Callable[[Words], bool]) -> Ty
     started = [one for simple in script.found for one in _behind(simple, variables)]
     serving = started if len(started) < 2 else [one for one in started if serves(one.typed)]
     if not serving:
+        known(" ".join(one.typed[0] for one in started))  # Name an unknown program.
         names = ", ".join(dict.fromkeys(shlex.join(one.typed[:2]) for one in started))
-        # Name what is not known, if that is the program.
-        among = names and f"no engine's command line is among {known(names)}"
+        among = names and f"no engine's command line is among {_shown(names)}"
         raise BadInput(among or f"the command line names no program: {text[:200]!r}")
     one, servers = _one_of(serving)
     command, notes = _command(one)
