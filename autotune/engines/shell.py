@@ -125,6 +125,8 @@ def _continued(text: str) -> str:
             f"a line ends in {wrong[1]}, as cmd's and PowerShell's do: end it in a backslash (\\)"
         )
     text = re.sub(r"\r(?=\n|\Z)", " ", text)
+    # A page shows the shell's prompt in front.
+    text = re.sub(r"\A(\s*)\$ ", r"\1  ", text)
     text = re.sub(r"\\([ \t]+)\n", r"\1\\\n", text)
     return re.sub(r"\\(?=\s*\Z)", " ", text)
 

@@ -27,6 +27,7 @@ READ = {
     "#!/bin/sh\n# a\nvllm serve m -tp 4 # b": (*SERVE, "-tp", "4"),
     "vllm serve m \\\n  # off: -x\n  -tp 4": (*SERVE, "-tp", "4"),
     "vllm serve m\n  -tp 4": (*SERVE, "-tp", "4"),
+    "\n$ vllm serve m -tp 4": (*SERVE, "-tp", "4"),
     "vllm serve m $'a\\tb' {1,2}": (*SERVE, "a\tb", "1", "2"),
     "vllm serve m --c {\"a\":1} '{\"b\": 2}'": (*SERVE, "--c", "{a:1}", '{"b": 2}'),
     # Variables.
