@@ -47,6 +47,8 @@ def bench(options: Bench, as_json: bool) -> None:
         _check_answers(options, as_json)
         return
     workload = options.load_workload()
+    for note in workload.notes:
+        say(note)
     target = options.target
     options.check()
     with ServerClient(target) as server:

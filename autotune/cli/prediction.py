@@ -38,7 +38,7 @@ from autotune.load.load import Load
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import Slo, slos_of
 from autotune.load.metrics.table import Rent, is_number
-from autotune.load.workloads import Workload, load_workload
+from autotune.load.workloads import Workload, load_workload, with_options
 from autotune.node.calibration import calibration_in
 from autotune.node.memory import MEMORY_KEYS
 from autotune.node.prediction_intervals import compare_predictions
@@ -65,7 +65,9 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     """``autotune simulate``; raises `NothingFeasible`, after printing the reason, for a command
     that would not run."""
     library = _library(asked.calibration, home)
-    load = load_workload(asked.workload, library)
+    load = load_workload(with_options([asked.workload], None, asked.output_len)[0], library)
+    for note in load.notes:
+        say(note)
     _check_load(asked)
     if asked.concurrency is not None:
         if asked.concurrency < 1:

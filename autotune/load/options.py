@@ -19,6 +19,7 @@ class BenchOptions:
     model: str = ""
     workload: str = "sharegpt"
     speedup: float | None = None
+    output_len: int | None = None
     concurrency: Sequence[int] = ()
     request_rate: float | None = None
     burstiness: float = 1.0

@@ -336,6 +336,8 @@ def _characters(content: Content | None) -> str:
         return ""
     if isinstance(content, str):
         return content
+    if isinstance(content, dict):
+        content = [*content["tools"], *content["messages"]]
     return "".join(
         chr(part % 0x110000) if isinstance(part, int) else json.dumps(part) for part in content
     )

@@ -14,14 +14,14 @@ import zlib
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from autotune.base import BadInput, Json, frozen
 from autotune.base.arrays import Ints
 
-from .requests import Content, Requests
+from .requests import Requests
 from .tokenizers import Tokenizer
 
 _LOWEST_ID = 1000
@@ -147,8 +147,9 @@ class Prompts:
                 refused = self.as_text is None and self.refused.ids
                 as_text = self._chat or self.as_text or refused
                 content = texts.text(prefix, own) if as_text else [*prefix.tolist(), *own.tolist()]
-            content = self._for_endpoint(content)
-            bodies.append(self._body(content, int(requests.output_tokens[request])))
+            more: Json = dict(content) if isinstance(content, dict) else {}
+            prompt = self._for_endpoint(more.pop("messages", content))
+            bodies.append(self._body(prompt, int(requests.output_tokens[request]), **more))
         return bodies
 
     def _body(self, content: object, tokens: int, **more: object) -> bytes:
@@ -225,7 +226,7 @@ class Prompts:
             prefix = key.generator(Purpose.PREFIX, group, purpose).integers(low, high, shared)
         return prefix, own
 
-    def _for_endpoint(self, content: Content) -> Content:
+    def _for_endpoint(self, content: Any) -> Any:
         if isinstance(content, str):
             return [{"role": "user", "content": content}] if self._chat else content
         if isinstance(content[0], dict) != self._chat:

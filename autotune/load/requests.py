@@ -3,18 +3,31 @@ shares them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from autotune.base import frozen
 from autotune.base.arrays import Floats, Ints
 
-Content: TypeAlias = str | list[int] | list[dict[str, str]]
-"""A prompt of a file: text, token ids, or the messages of a chat."""
+Content: TypeAlias = str | list[int] | list[dict[str, Any]] | dict[str, Any]
+"""A prompt of a file: text, token ids, the messages of a chat, or `messages` with `tools`."""
+
+
+def spoken(content: Content | None) -> list[str]:
+    """Return the texts of a prompt whose tokens count: tools, messages, and the calls of tools."""
+    if isinstance(content, dict):
+        return [json.dumps(content["tools"]), *spoken(content["messages"])]
+    texts = [content] if isinstance(content, str) else []
+    for message in () if texts else content or ():
+        if isinstance(message, dict):
+            calls = message.get("tool_calls")
+            texts += [message["content"] or "", json.dumps(calls) if calls else ""]
+    return [*filter(None, texts)]
 
 
 class Turns(NamedTuple):

@@ -55,7 +55,7 @@ class Counting:
 
 def test_first_turns_are_sent_and_second_turns_give_the_answers_length(file: Path):
     drawn = load_workload(f"sharegpt:{file}:50").draw(0, seed=1)
-    answers = dict(prompt_files.conversations(file).pairs)
+    answers = dict(prompt_files.conversations(file).rows)
     assert len(set(map(str, drawn.contents))) == 50
     for prompt, read, written in zip(
         drawn.contents, drawn.input_tokens, drawn.output_tokens, strict=True
@@ -111,12 +111,16 @@ def test_the_filter_is_vllm_s(tmp_path: Path, read: int, written: int, passes: b
 
 
 def test_too_few_prompts_are_refused_with_the_number_there_is(file: Path):
-    workload = load_workload(f"sharegpt:{file}")
-    assert workload.points[0].prompts == 1000
+    workload = load_workload(f"sharegpt:{file}:1000")
     with pytest.raises(
         BadInput, match=r"1000 prompts are requested, but only 400 of the 400.*sharegpt:.*:N"
     ):
         workload.draw(0, 0)
+
+
+def test_without_a_number_a_file_of_fewer_than_a_thousand_sends_all(file: Path):
+    workload = load_workload(f"sharegpt:{file}")
+    assert workload.points[0].prompts == len(workload.draw(0, 1).contents) == 400
 
 
 def test_rows_that_are_no_conversation_are_skipped_and_counted(tmp_path: Path):
@@ -131,9 +135,10 @@ def test_rows_that_are_no_conversation_are_skipped_and_counted(tmp_path: Path):
     path = tmp_path / "odd.json"
     path.write_text(json.dumps([*odd, short, *GOOD[:5]]))
     held = prompt_files.conversations(path)
-    assert (held.rows, held.skipped, len(held.pairs)) == (11, 5, 5)
+    assert len(held.rows) == 5
+    assert held.said == {"rows that are no conversation": 5, "rows without an answer": 1}
     assert (
-        "(5 of its 11 rows are no conversation)"
+        "(5 rows that are no conversation; 1 rows without an answer)"
         in load_workload(f"sharegpt:{path}:5").lengths_source()
     )
 
@@ -167,9 +172,9 @@ def test_an_absent_file_is_bad_input_before_anything_runs(tmp_path: Path):
 
 
 def test_a_changed_file_is_read_again(file: Path):
-    assert len(prompt_files.conversations(file).pairs) == 400
+    assert len(prompt_files.conversations(file).rows) == 400
     file.write_text(json.dumps(GOOD[:3]))
-    assert len(prompt_files.conversations(file).pairs) == 3
+    assert len(prompt_files.conversations(file).rows) == 3
 
 
 SIGNS = st.sampled_from(["a", "é", "\u2028", "😀", '"', "\\", "]", "}", ",", "\n", " "])
@@ -192,4 +197,4 @@ def test_a_list_is_read_like_lines_whatever_its_texts_hold(
         )
     path = tmp_path_factory.mktemp("pieces") / "file.json"
     path.write_text(written, encoding="utf-8")
-    assert list(prompt_files.rows(path)) == said
+    assert [row for _, row in prompt_files.Reading(path, "sharegpt").rows()] == said

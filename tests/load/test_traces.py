@@ -13,8 +13,8 @@ from autotune.base.errors import BadInput
 from autotune.load.prefix_cache import expected_hit_rate
 from autotune.load.prompts import PromptKey, Prompts
 from autotune.load.requests import prompt_segments
-from autotune.load.workloads import load_workload, with_speedup
-from autotune.load.workloads.prompt_files import BLOCK_TOKENS, read_trace
+from autotune.load.workloads import load_workload, with_options
+from autotune.load.workloads.traces import BLOCK_TOKENS, read_trace
 from tests.product.cli import autotune
 
 _TRACE = Path(__file__).with_name("mooncake.jsonl").read_text()
@@ -47,7 +47,7 @@ def test_mooncake_s_form(tmp_path: Path):
 def test_azure_s_form(tmp_path: Path):
     path = tmp_path / "trace.csv"
     path.write_text(AZURE.replace("\n", "\r\n"))
-    trace = read_trace(path)
+    trace = load_workload(f"trace:{path}").draw(0, 1)
     assert trace.send_s[:2].tolist() == pytest.approx([0, 4.314579], abs=1e-6)
     assert trace.input_tokens.tolist() == [374, 396, 879]
     assert trace.output_tokens.tolist() == [44, 109, 1]
@@ -56,18 +56,18 @@ def test_azure_s_form(tmp_path: Path):
 
 def test_a_speedup_shortens_the_gaps_and_stands_in_the_name(tmp_path: Path):
     trace = f"trace:{mooncake(tmp_path, *MOONCAKE)}"
-    name, other = with_speedup([trace, "sharegpt"], 10)
+    name, other = with_options([trace, "sharegpt"], 10, None)
     assert load_workload(name).draw(0, 1).send_s.tolist() == pytest.approx([0, 0, 0.15005, 0.2])
     assert "10 times as fast" in load_workload(name).points[0].arrival.describe()
     assert other == "sharegpt"
-    assert with_speedup([trace], None) == (trace,)
+    assert with_options([trace], None, None) == (trace,)
     for names, speedup, words in (
         ([name], 2, "already"),
         (["trace:t"], -1, "above 0"),
         (["short"], 2, "for a trace"),
     ):
         with pytest.raises(BadInput, match=words):
-            with_speedup(names, speedup)
+            with_options(names, speedup, None)
 
 
 def test_prompts_begin_alike_for_as_long_as_their_blocks_do(tmp_path: Path):
@@ -111,7 +111,7 @@ def test_a_closed_loop_may_take_the_prompts_of_a_trace(tmp_path: Path):
         ({**MOONCAKE[0], "input_length": 0}, "input_length: .*greater than 0"),
         ({**MOONCAKE[0], "output_length": 1.5}, "output_length: .*integer"),
         ({**MOONCAKE[0], "timestamp": True}, "timestamp: .*number"),
-        ({"timestamp": 5000}, "input_length: Field required"),
+        ({"timestamp": 5000}, "neither text nor input_tokens; write .*input_length"),
         ("{", "not JSON; write"),
         ("[]", "an object; write"),
     ],
@@ -126,13 +126,17 @@ def test_a_broken_line_is_told_with_its_number(tmp_path: Path, line: object, wor
     ("text", "words"),
     [
         (AZURE + "2023-11-16,12,1\n", ":5: its time is before that of line 4"),
-        (AZURE + "2024-05-11 00:00:00,12\n", ":5: no row of an Azure trace"),
-        (AZURE + "yesterday,12,1\n", ":5: no row of an Azure trace"),
-        (AZURE + "2024-05-11 00:00:00,0,1\n", ":5: no row of an Azure trace"),
         (
-            "Timestamp,Model,Request tokens\n5,ChatGPT,472\n",
-            ":1: not a trace: write .*Mooncake.*Azure",
+            AZURE + "2024-05-11 00:00:00,12\n",
+            ":5: more or fewer cells than its header; write .*Azure",
         ),
+        (AZURE + "yesterday,12,1\n", ":5: TIMESTAMP: .*datetime.*; write .*Azure"),
+        (AZURE + "2024-05-11 00:00:00,0,1\n", ":5: ContextTokens: .*greater than 0; write"),
+        (
+            "Start,Model,Tokens\n5,ChatGPT,472\n",
+            ":2: neither .*; write .*Mooncake.*Azure",
+        ),
+        ("Timestamp,Model,Request tokens\n5,ChatGPT,472\n", ":2: .*--output-len N"),
         ("\n", ":1: holds no request"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", ":1: holds no request"),
     ],
@@ -180,8 +184,9 @@ def test_no_file_makes_a_traceback(
         assert str(path) in str(error)  # noqa: PT017  either of the two is right
     else:
         assert (np.diff(trace.send_s) >= 0).all()
-        assert (trace.input_tokens > 0).all()
-        assert (trace.output_tokens > 0).all()
+        drawn = load_workload(f"trace:{path}").draw(0, 1)
+        assert (drawn.input_tokens > 0).all()
+        assert (drawn.output_tokens > 0).all()
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=6))

@@ -53,7 +53,7 @@ from ..prefix_cache import CacheReport
 from ..request_file import has_requests, requests_path, write_requests
 from ..server_client import tokenizer_for
 from ..tokenizers import Tokenizer
-from ..workloads import Workload, load_workload, with_speedup
+from ..workloads import Workload, load_workload, with_options
 from ..workloads.arrivals import arrival_of
 
 
@@ -84,7 +84,7 @@ class Bench(BenchOptions):
 
     def load_workload(self) -> Workload:
         """Return the workload by its name, with the arrivals of these options."""
-        (name,) = with_speedup([self.workload], self.speedup)
+        (name,) = with_options([self.workload], self.speedup, self.output_len)
         workload = load_workload(name)
         if not self.goal.fixed:
             self._check_find_load(workload)

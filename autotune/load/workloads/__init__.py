@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from autotune.base import BadInput, Json, UnknownName, beside
 from autotune.engines import Entry, Library
@@ -31,18 +38,19 @@ from .lengths import (
     FileLengths,
     FixedLengths,
     Lengths,
-    LibraryTextLengths,
     Limited,
-    LinesWithLengths,
+    OfFile,
     SessionLengths,
     ShareGPTLengths,
     TraceLengths,
 )
-from .prompt_files import BLOCK_TOKENS, Half, check_sharegpt
+from .prompt_files import Half, held_at_once
+from .traces import waits
 
 _FORMS: dict[str, dict[str, str]] = parse_yaml(beside(__file__, "forms.yaml"))
 """Generated workloads: the syntax of each, as a pattern and for people."""
 
+_LENGTHS: TypeAdapter[Lengths] = TypeAdapter(Lengths)
 _DEFAULT_PROMPTS = 1000
 _HINT = (
     "Or random:IN:OUT[:N], sharegpt:FILE[:N], jsonl:FILE, trace:FILE, or sessions:FILE; "
@@ -57,10 +65,7 @@ _SWEPT = (
 )
 """Fields of a load point that may have a list instead of a number; the last changes first."""
 
-_TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
-"""Kinds of `lengths` whose prompts are text; the others send random token ids."""
-
-_OWN_PROMPTS = (FileLengths, LinesWithLengths)
+_OWN_PROMPTS = (FileLengths, TraceLengths, SessionLengths)
 """Kinds of `lengths` with whole prompts from a user's file."""
 
 LEAST_OF_HALF = 200
@@ -160,7 +165,13 @@ class Workload(Entry):
     @property
     def has_text(self) -> bool:
         """True if its prompts are a file's text, whose tokens must be counted."""
-        return any(isinstance(point.lengths, _TEXTS) for point in self.points)
+        return any(isinstance(one.lengths, Limited) and one.lengths.has_text for one in self.points)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what is not sent of its files, or counts otherwise."""
+        files = [one.lengths for one in self.points if isinstance(one.lengths, OfFile)]
+        return [f"--workload {one.named}" for one in files if one.read.said]
 
     def with_concurrency(self, concurrency: int) -> Workload:
         """Return the same prompts with this number in flight; raises `BadInput` for less than 1."""
@@ -201,7 +212,7 @@ class Workload(Entry):
         file's own one."""
         name = f"{self.name}:{count}"
         point, *others = self.points
-        if others or isinstance(point.lengths, LinesWithLengths) or not count:
+        if others or isinstance(point.lengths, TraceLengths | SessionLengths) or not count:
             raise BadInput(
                 f"--workload {name}: a number of prompts (above 0) needs a workload of one load"
             )
@@ -278,14 +289,14 @@ class Workload(Entry):
             turns=drawn.turns,
             contents=drawn.contents,
             blocks=drawn.blocks,
-            block_tokens=BLOCK_TOKENS,
+            block_tokens=drawn.block_tokens,
             ramp_s=arrival.ramp_s,
         )
 
     def check_fits(self, context: int) -> None:
         """Raise `BadInput` for a request beyond a model's context; with its line in a file."""
         for point in self.points:
-            if isinstance(point.lengths, LinesWithLengths):
+            if isinstance(point.lengths, OfFile):
                 point.lengths.check_fits(context)
         if self.longest_request > context:
             longest = f"its longest request has {self.longest_request:,} tokens"
@@ -374,68 +385,57 @@ def _read(path: Path) -> Workload:
 def _in_form(text: str) -> Workload:
     """Make a workload of a form such as ``random:IN:OUT``; raises `BadInput` for a malformed
     one."""
-    kind = text.partition(":")[0]
-    form = _FORMS[kind]
+    form = _FORMS[text.partition(":")[0]]
     match = re.fullmatch(form["pattern"], text)
-    speedup = float(match[2] or 1) if match and kind == "trace" else 1.0
+    parts = {name: part for name, part in match.groupdict().items() if part} if match else {}
+    speedup = float(parts.pop("speedup", 1))
     if match is None or not 0 < speedup < math.inf:
         raise BadInput(f"malformed workload {text!r}: write {form['usage']}")
-    file = match[1]
-    arrival = Arrival()
-    origin = f"the file {file}"
-    lengths: Lengths
-    if kind == "random":
-        read, written, prompts = (
-            int(part) if part else _DEFAULT_PROMPTS for part in match.groups()
-        )
-        lengths = FixedLengths(input_tokens=read, output_tokens=written)
-        origin = "asked for by this form"
-        answers = f"answers of {written} tokens"
-        description = f"{prompts} prompts of {read} random tokens with {answers}, all at once"
-    elif kind == "sharegpt":
-        check_sharegpt(Path(file))
-        lengths = ShareGPTLengths(kind="sharegpt", file=file)
-        prompts = int(match[2] or _DEFAULT_PROMPTS)
-        passing = f"{prompts} prompts of {file} that pass vLLM's filter"
-        description = f"{passing}, answers of the lengths in the file, all at once"
-    elif kind != "sessions":
-        lengths = FileLengths(kind="jsonl", file=file)
-        if kind == "trace":
-            lengths = TraceLengths(kind="trace", file=file)
-            arrival = Arrival(kind="trace", speedup=speedup)
-            origin = f"the trace {file}"
-        prompts = lengths.held
-        description = f"the {prompts} requests of {file}, {arrival.describe()}"
-    else:
-        lengths = SessionLengths(kind="sessions", file=file)
-        prompts = lengths.held
-        sessions = f"the {len(lengths.sessions)} sessions of {file}"
-        description = f"the {prompts} turns of {sessions}, with their think times"
-    point = LoadPoint(prompts=prompts, arrival=arrival, lengths=lengths)
-    return Workload(name=text, description=description, origin=origin, points=[point])
+    if form["kind"] == "trace" and waits(Path(parts["file"])):
+        form = _FORMS["sessions"]
+        if speedup != 1:
+            raise BadInput(f"{text}: its rows are turns of sessions, which wait for answers")
+    asked = int(parts.pop("prompts", 0))
+    lengths = _LENGTHS.validate_python({"kind": form["kind"], **parts})
+    arrival = Arrival(kind="trace", speedup=speedup) if form["kind"] == "trace" else Arrival()
+    held = lengths.held if isinstance(lengths, Limited) else None
+    if isinstance(lengths, ShareGPTLengths):
+        held = held_at_once(Path(lengths.file), _DEFAULT_PROMPTS, lengths.output_len)
+    sessions = len(lengths.sessions) if isinstance(lengths, SessionLengths) else 0
+    prompts = asked or held or _DEFAULT_PROMPTS
+    facts = {"sent": arrival.describe(), "prompts": prompts, "sessions": sessions, **parts}
+    return Workload(
+        name=text,
+        description=form["description"].format(**facts),
+        origin=form["origin"].format(**facts),
+        points=[LoadPoint(prompts=prompts, arrival=arrival, lengths=lengths)],
+    )
 
 
-def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
-    """Return the workloads' names, with traces replayed this number of times faster; None:
-    unchanged.
+def with_options(
+    names: Sequence[str], speedup: float | None, output_len: int | None
+) -> tuple[str, ...]:
+    """Return the workloads' names, with traces replayed this number of times faster, and with this
+    length of the answers that files lack; None: unchanged.
 
-    Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its
-    speed already.
+    Raises `BadInput` for a number that is none above 0, or where no workload takes it or one has
+    its own already.
     """
-    traces = [name for name in names if name.startswith("trace:")]
-    if speedup is None:
-        return tuple(names)
-    if not 0 < speedup < math.inf:
-        raise BadInput(
-            f"--speedup {speedup:g}: write a number above 0, such as 10 for ten times as fast"
-        )
-    if not traces:
-        raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
-    for name in traces:
-        match = re.fullmatch(_FORMS["trace"]["pattern"], name)
-        if match is not None and match[2]:
-            raise BadInput(f"--speedup {speedup:g}: {name} already has a replay speed")
-    return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)
+    asked = (("speedup", "x", speedup, "a trace"), ("output_len", "o", output_len, "a file"))
+    for group, letter, value, kind in asked:
+        if value is None:
+            continue
+        option = f"--{group.replace('_', '-')} {value:.12g}"
+        if not 0 < value < math.inf:
+            raise BadInput(f"{option}: write a number above 0")
+        forms = {name: _FORMS.get(name.partition(":")[0], {}).get("pattern", "") for name in names}
+        takes = {name: re.fullmatch(form, name) for name, form in forms.items() if group in form}
+        if not takes:
+            raise BadInput(f"{option} is for {kind}: give one with --workload trace:FILE")
+        if any(match and match[group] for match in takes.values()):
+            raise BadInput(f"{option}: {', '.join(takes)} already has one")
+        names = [f"{name}:{letter}{value:.12g}" if name in takes else name for name in names]
+    return tuple(names)
 
 
 def how_fixed(workload: Workload) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -26,15 +26,15 @@ from .prompt_files import (
     MOST_TOTAL_TOKENS,
     FileRequest,
     Half,
+    Read,
     Session,
-    Trace,
     conversations,
     half_of,
     read_requests,
     read_sessions,
-    read_trace,
     sample,
 )
+from .traces import Trace, read_trace
 
 TextKind = Literal["prose", "code"]
 
@@ -118,6 +118,7 @@ class Drawn(NamedTuple):
     contents: Sequence[Content | None] = ()
     send_s: Floats | None = None
     blocks: Sequence[tuple[int, ...] | None] = ()
+    block_tokens: int = 0
     turns: Turns | None = None
 
 
@@ -130,6 +131,49 @@ class Limited(Entry):
     def held(self) -> int | None:
         """Number of its requests; None where only drawing shows it."""
         return None
+
+    @property
+    def has_text(self) -> bool:
+        """True if its prompts are text, whose tokens must be counted."""
+        return True
+
+
+class OfFile(Limited):
+    """Requests of a user's file.
+
+    Attributes:
+        output_len: the length of the answers for which the file has none.
+    """
+
+    file: str
+    output_len: PositiveInt | None = None
+
+    @property
+    def read(self) -> Any:
+        """Read the file, and count what of it is not sent."""
+        raise NotImplementedError
+
+    @property
+    def named(self) -> str:
+        """Return the file's name, with what is left out of it."""
+        said = "; ".join(f"{count} {what}" for what, count in self.read.said.items())
+        return f"{self.file} ({said})" if said else self.file
+
+    def totals(self) -> Iterator[tuple[int, int]]:
+        """Yield tokens of prompt and answer, and the line, of each request (or session); none where
+        only drawing shows them."""
+        return iter(())
+
+    @property
+    def longest(self) -> int:
+        return max(tokens for tokens, _ in self.totals())
+
+    def check_fits(self, context: int) -> None:
+        """Raise `BadInput` for a request that is longer than a context, with its line."""
+        for tokens, line in self.totals():
+            if tokens > context:
+                problem = f"{tokens} tokens of prompt and answer exceed the model's context of {context}; remove the line"
+                raise MalformedFile(self.file, problem, line)
 
 
 class FixedLengths(Entry):
@@ -193,11 +237,14 @@ class TableLengths(Entry):
         return f"stand-in with {self.stand_in_for}'s length statistics (no dataset file given)"
 
 
-class ShareGPTLengths(Limited):
+class ShareGPTLengths(OfFile):
     """Conversations of a ShareGPT file, see `sample`."""
 
     kind: Literal["sharegpt"]
-    file: str
+
+    @property
+    def read(self) -> Read[tuple[str, str]]:
+        return conversations(Path(self.file), self.output_len)
 
     @property
     def longest(self) -> int:
@@ -206,45 +253,97 @@ class ShareGPTLengths(Limited):
     def draw(self, prompts: int, generator: Generator, tokenizer: Tokenizer) -> Drawn:
         """Draw other conversations for each state of the generator; raises `BadInput` if the file
         holds too few."""
-        return _drawn(sample(Path(self.file), prompts, generator, tokenizer, self.half), tokenizer)
+        path = Path(self.file)
+        rows = sample(path, prompts, generator, tokenizer, self.half, self.output_len)
+        return _drawn(rows, tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
-        """Describe the source of the lengths, for a report; with the number of rows that are no
-        conversations."""
-        held = conversations(Path(self.file))
-        skipped = (
-            f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
-        )
-        return f"{self.file}{skipped}, {_counted(tokenizer)}"
+        """Describe the source of the lengths, for a report."""
+        return f"{self.named}, {_counted(tokenizer)}"
 
 
-class FileLengths(Limited):
-    """A user's file, see `read_requests`: its requests from the top, in order, for every seed."""
-
-    kind: Literal["jsonl"]
-    file: str
-
-    @property
-    def longest(self) -> int:
-        return max(row.input_tokens(Approximate()) + row.output_tokens for row in self.rows)
+class _RequestLengths(OfFile):
+    """Requests from the top of a file, in order, for every seed."""
 
     @property
     def rows(self) -> Sequence[FileRequest]:
-        return half_of(read_requests(Path(self.file)), self.half)
+        """Return the requests."""
+        return half_of(self.read.rows, self.half)
 
     @property
     def held(self) -> int:
         return len(self.rows)
 
+    @property
+    def has_text(self) -> bool:
+        return any(row.content is not None for row in self.rows)
+
+    def totals(self) -> Iterator[tuple[int, int]]:
+        by = Approximate()
+        return ((row.input_tokens(by) + row.written(by), row.line) for row in self.rows)
+
     def draw(self, prompts: int, _generator: Generator, tokenizer: Tokenizer) -> Drawn:
         """Draw the requests; raises `BadInput` if the file holds too few: repeats would come from
         the prefix cache."""
-        _check_held(self, prompts)
-        return _drawn(self.rows[:prompts], tokenizer)
+        rows = self.rows
+        if len(rows) < prompts:
+            raise BadInput(
+                f"{self.file} holds {len(rows)} requests, but {prompts} prompts are requested"
+            )
+        return _drawn(rows[:prompts], tokenizer)
+
+
+class FileLengths(_RequestLengths):
+    """A user's file, see `read_requests`."""
+
+    kind: Literal["jsonl"]
+
+    @property
+    def read(self) -> Read[FileRequest]:
+        return read_requests(Path(self.file), self.output_len)
 
     def source(self, tokenizer: Tokenizer) -> str:
-        counted = any(row.stated_tokens is None for row in self.rows)
-        return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
+        counted = any(row.stated_tokens is None or row.answer for row in self.rows)
+        return f"{self.named}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
+
+
+class TraceLengths(_RequestLengths):
+    """The requests of a trace, see `read_trace`. Halves are of time."""
+
+    kind: Literal["trace"]
+    unit: Literal["", "s", "ms"] = ""
+
+    @property
+    def read(self) -> Trace:
+        return read_trace(Path(self.file), self.output_len, self.unit)
+
+    @property
+    def trace(self) -> Trace:
+        return self.read.part(self.half)
+
+    @property
+    def rows(self) -> Sequence[FileRequest]:
+        return self.trace.rows
+
+    def draw(self, prompts: int, generator: Generator, tokenizer: Tokenizer) -> Drawn:
+        drawn = super().draw(prompts, generator, tokenizer)
+        trace = self.trace
+        blocks = [row.blocks or None for row in trace.rows[:prompts]]
+        return drawn._replace(
+            send_s=trace.send_s[:prompts],
+            blocks=blocks if any(blocks) else (),
+            block_tokens=trace.block_tokens,
+        )
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        trace = self.trace
+        shared = (
+            f"and shared prefixes (blocks of {trace.block_tokens} tokens)"
+            if any(row.blocks for row in trace.rows)
+            else "without shared prefixes (not recorded)"
+        )
+        made = _counted(tokenizer) if self.has_text else "made of random tokens"
+        return f"lengths of the trace {self.named} {shared}, {made}"
 
 
 class LibraryTextLengths(Limited):
@@ -274,76 +373,21 @@ class LibraryTextLengths(Limited):
         return f"{self.text} of the {source} of {python}, {_counted(tokenizer)}"
 
 
-class LinesWithLengths(Limited):
-    """Requests of a file that gives the whole length of each, line by line."""
-
-    file: str
-
-    def totals(self) -> Iterator[tuple[int, int]]:
-        """Yield tokens of prompt and answer, and the line, of each request (or session)."""
-        raise NotImplementedError
-
-    @property
-    def longest(self) -> int:
-        return max(tokens for tokens, _ in self.totals())
-
-    def check_fits(self, context: int) -> None:
-        """Raise `BadInput` for a request that is longer than a context, with its line."""
-        for tokens, line in self.totals():
-            if tokens > context:
-                problem = f"{tokens} tokens of prompt and answer exceed the model's context of {context}; remove the line"
-                raise MalformedFile(self.file, problem, line)
-
-
-class TraceLengths(LinesWithLengths):
-    """The requests of a trace, see `read_trace`: from the top, in order, for every seed. Halves are
-    of time."""
-
-    kind: Literal["trace"]
-
-    @property
-    def trace(self) -> Trace:
-        return read_trace(Path(self.file)).part(self.half)
-
-    @property
-    def held(self) -> int:
-        return len(self.trace.lines)
-
-    def totals(self) -> Iterator[tuple[int, int]]:
-        trace = self.trace
-        tokens = trace.input_tokens + trace.output_tokens
-        return zip(tokens.tolist(), trace.lines.tolist(), strict=True)
-
-    def draw(self, prompts: int, _generator: Generator, _tokenizer: Tokenizer) -> Drawn:
-        """Draw the requests; raises `BadInput` if the trace holds too few."""
-        _check_held(self, prompts)
-        trace = self.trace
-        first = slice(prompts)
-        blocks = trace.blocks[first] if any(trace.blocks) else ()
-        return Drawn(
-            trace.input_tokens[first], trace.output_tokens[first], (), trace.send_s[first], blocks
-        )
-
-    def source(self, _tokenizer: Tokenizer) -> str:
-        shared = (
-            "and shared prefixes"
-            if any(self.trace.blocks)
-            else "without shared prefixes (not recorded)"
-        )
-        return f"lengths of the trace {self.file} {shared}, made of random tokens"
-
-
-class SessionLengths(LinesWithLengths):
+class SessionLengths(OfFile):
     """The conversations of a file, see `read_sessions`: all of them, in order, for every seed."""
 
     kind: Literal["sessions"]
+
+    @property
+    def read(self) -> Read[Session]:
+        return read_sessions(Path(self.file), self.output_len)
 
     def totals(self) -> Iterator[tuple[int, int]]:
         return ((session.longest(Approximate()), session.line) for session in self.sessions)
 
     @property
     def sessions(self) -> Sequence[Session]:
-        return half_of(read_sessions(Path(self.file)), self.half)
+        return half_of(self.read.rows, self.half)
 
     @property
     def held(self) -> int:
@@ -374,7 +418,7 @@ class SessionLengths(LinesWithLengths):
             history = begin
             for place, turn in enumerate(session.turns):
                 own = turn.input_tokens(tokenizer)
-                written = turn.output_tokens
+                written = turn.written(tokenizer)
                 after = len(rows) - 1 if place else -1
                 rows.append((history + own, written, after, turn.think_s, own, system, begin))
                 contents.append(turn.content)
@@ -388,7 +432,7 @@ class SessionLengths(LinesWithLengths):
     def source(self, tokenizer: Tokenizer) -> str:
         texts = any(turn.content is not None for session in self.sessions for turn in session.turns)
         counted = f", {_counted(tokenizer)}" if texts else ", which gives the lengths"
-        return f"{self.file}{counted}, with the received answers as history"
+        return f"{self.named}{counted}, with the received answers as history"
 
 
 Lengths = Annotated[
@@ -403,17 +447,10 @@ Lengths = Annotated[
 ]
 
 
-def _check_held(lengths: FileLengths | TraceLengths, prompts: int) -> None:
-    """Raise `BadInput` where a file holds too few requests."""
-    if lengths.held < prompts:
-        raise BadInput(
-            f"{lengths.file} holds {lengths.held} requests, but {prompts} prompts are requested"
-        )
-
-
 def _drawn(rows: Sequence[FileRequest], tokenizer: Tokenizer) -> Drawn:
     read = np.array([row.input_tokens(tokenizer) for row in rows])
-    return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
+    written = np.array([row.written(tokenizer) for row in rows])
+    return Drawn(read, written, [row.content for row in rows])
 
 
 def _counted(tokenizer: Tokenizer) -> str:

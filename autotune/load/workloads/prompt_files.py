@@ -1,44 +1,59 @@
-"""Files of requests: ``jsonl:FILE``, ``sharegpt:FILE``, ``sessions:FILE`` and ``trace:FILE``.
+"""Files of requests: ``jsonl:FILE``, ``sharegpt:FILE``, ``sessions:FILE``; `traces` reads those of
+``trace:FILE``.
 
-``jsonl``: one request per line, as `_REQUEST_FORM` says. ``sharegpt``: a ShareGPT file, sampled by
-vLLM's rules.
+``jsonl``: requests that stand alone. ``sharegpt``: conversations, sampled by vLLM's rules.
+``sessions``: conversations of several turns, in the form of AIPerf's multi-turn input
+(https://docs.nvidia.com/aiperf, *Multi-Turn Conversations*) with turns of random text, a system
+prompt and tools besides.
 
-``sessions``: conversations of several turns, one JSON object per line, in the form of AIPerf's
-multi-turn input (https://docs.nvidia.com/aiperf, *Multi-Turn Conversations*): ``{"session_id": …,
-"turns": [{"text": …, "delay": ms}, …]}``, with a length for every answer, and with what AIPerf has
-options for: turns of random text, a system prompt, tools.
-
-``trace``: when requests came, how long they were and which prefixes they shared, in one of two
-published forms, told apart by the first line. Mooncake (https://github.com/kvcache-ai/Mooncake,
-FAST25-release), one JSON object per line: ``timestamp`` in ms, ``input_length``, ``output_length``,
-``hash_ids``; each id stands for one block of 512 prompt tokens, the last one for what is left, and
-equal ids are equal blocks. Azure's LLM inference traces
-(https://github.com/Azure/AzurePublicDataset), CSV: ``TIMESTAMP`` (date and time),
-``ContextTokens``, ``GeneratedTokens``; they say nothing of prefixes.
+Rows are JSON objects, one per line or in a list, or those of a CSV table. ``request_keys.yaml`` has
+the names by which tools call the parts of a request, the keys that wrap requests, and those by
+which a form is recognised: another tool's form is a name there.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from functools import lru_cache, partial, wraps
-from itertools import chain
+from dataclasses import dataclass, field
+from functools import lru_cache, wraps
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+)
 
 import numpy as np
 from numpy.random import Generator
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    AliasGenerator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
-from autotune.base import BadInput, MalformedFile
-from autotune.base.arrays import Floats, Ints
+from autotune.base import BadInput, MalformedFile, beside
+from autotune.engines.entry import parse_yaml
 
-from ..requests import Content
-from ..tokenizers import Tokenizer
+from ..requests import Content, spoken
+from ..tokenizers import Approximate, Tokenizer
 
 FEWEST_TOKENS = 4
 MOST_INPUT_TOKENS = 1024
@@ -46,49 +61,39 @@ MOST_TOTAL_TOKENS = 2048
 """vLLM's filter (``is_valid_sequence`` in vllm/benchmarks/datasets.py): at least 4 tokens each way,
 at most 1024 of a prompt, at most 2048 of prompt and answer."""
 
-BLOCK_TOKENS = 512
-"""Prompt tokens of one of Mooncake's hash ids."""
-
 _MOST_THINK_S = 86400.0
-_MOST_MS = 1e13  # 300 years: larger values are no times of a trace
+_MODERATE_BYTES = 2**24
+"""A file that is read when it is named; conversations of more are well above the usual number."""
 
-_AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+KEYS = parse_yaml(beside(__file__, "request_keys.yaml"))
 
-_REQUEST_FORM = (
-    '{"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '
-    '"output_tokens": M}, or {"input_tokens": N, "output_tokens": M} for a random prompt, with whole numbers > 0'
-)
-_SHAREGPT_FORM = (
-    'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", "value": "…"}, …]}'
-)
-_TURN_FORM = (
-    '{"user": "text", "output_tokens": N, "think_s": S} or {"input_tokens": N, "output_tokens": N}'
-)
-_SESSION_FORM = f'{{"turns": [{_TURN_FORM}, …], "system": "text", "tools": […]}}'
-_MOONCAKE_FORM = (
-    '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, …]}'
-)
-_AZURE_FORM = f"a header {','.join(_AZURE)} and rows such as 2023-11-16 18:15:46.6805900,374,44"
+_WRAPPERS = frozenset(KEYS["wrappers"])
 
 Half = Literal[1, 2]
+Form = Literal["jsonl", "sharegpt", "sessions", "trace"]
+Said: TypeAlias = Counter[str]
+"""How many requests, or parts of them, were left out or changed, by the words for it."""
 _Held = TypeVar("_Held")
 _AnyLine = TypeVar("_AnyLine", bound=BaseModel)
 _Item = TypeVar("_Item")
+_More = ParamSpec("_More")
 
 
-def _kept(read: Callable[[Path], _Held]) -> Callable[[Path], _Held]:
+def kept(
+    read: Callable[Concatenate[Path, _More], _Held],
+) -> Callable[Concatenate[Path, _More], _Held]:
     """Cache a reader's result until the file's time or size changes; `BadInput` for a file that is
     no text."""
-    cached = lru_cache(maxsize=4)(lambda path, *_version: read(path))
+    called: Callable[..., _Held] = read
+    cached = lru_cache(maxsize=4)(lambda path, _version, *more: called(path, *more))
 
     @wraps(read)
-    def kept(path: Path) -> _Held:
+    def reader(path: Path, /, *more: _More.args, **_: _More.kwargs) -> _Held:
         with _readable(path):
             status = path.stat()
-            return cached(path, status.st_mtime_ns, status.st_size)
+            return cached(path, (status.st_mtime_ns, status.st_size), *more)
 
-    return kept
+    return reader
 
 
 @contextmanager
@@ -112,39 +117,39 @@ def half_of(items: Sequence[_Item], half: Half | None) -> Sequence[_Item]:
     return [items[2 * pair + (int(side) + half) % 2] for pair, side in enumerate(toss)]
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, with their numbers; JSON text may hold other separators
-    than line feeds."""
-    with path.open(encoding="utf-8-sig", newline="\n") as file:
-        yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+class _Cells(dict[str, str]):
+    """A row of a table, by the names of its header; without its empty cells."""
 
 
-def parsed_line(path: Path, number: int, line: str, form: type[_AnyLine], right: str) -> _AnyLine:
-    """Read the JSON object on a line; raises `MalformedFile`, whose message ends with the expected
-    form (`right`)."""
-    try:
-        return form.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors()[0]
-    problem = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "json_invalid":
-        problem = "not JSON"
-    # Entries of lists count from 1; names of the members of a union are left out.
-    parts = [str(part + 1) if isinstance(part, int) else part for part in first["loc"]]
-    if where := ".".join(part for part in parts if part.isalnum() or "_" in part):
-        problem = f"{where}: {problem}"
-    raise MalformedFile(path, f"{problem}; write {right}", number)
-
-
-class _Line(BaseModel):
-    """One request of a ``jsonl`` file; unknown keys are ignored."""
-
-    model_config = ConfigDict(strict=True, frozen=True, defer_build=True)
+def row_config(kind: str) -> ConfigDict:
+    """Return how rows of a kind are read: by the names of ``request_keys.yaml``; unknown keys are
+    ignored."""
+    names = KEYS["names"].get(kind, {})
+    alias = AliasGenerator(validation_alias=lambda part: AliasChoices(*names.get(part, [part])))
+    return ConfigDict(strict=True, frozen=True, defer_build=True, alias_generator=alias)
 
 
 Count = Annotated[int, Field(gt=0, lt=2**31)]
 """A number of tokens."""
-_Text = Annotated[str, Field(min_length=1)]
+
+
+def _joined(value: Any, info: ValidationInfo) -> Any:
+    """Return one text for the parts of a message; parts of another kind are counted."""
+    if not isinstance(value, list) or not value or isinstance(value[0], int):
+        return value
+    texts: list[Any] = []
+    said: Any = info.context
+    for part in value:
+        inside = part if isinstance(part, dict) else {"text": part}
+        text = inside.get("text", inside.get("contents"))
+        texts += text if isinstance(text, list) else [text]
+        if text is None:
+            kind = str(inside.get("type")).removeprefix("input_").removesuffix("_url")
+            said[f"{kind} parts not sent"] += 1
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+_Joined = BeforeValidator(_joined)
 
 
 class FileRequest(NamedTuple):
@@ -153,108 +158,322 @@ class FileRequest(NamedTuple):
     Attributes:
         content: the prompt's content, or the user's in a turn; None = random tokens.
         stated_tokens: its length where the file gives it; else a tokenizer counts it.
+        output_tokens: 0 where the file has the answer itself, which a tokenizer counts.
         think_s: seconds after the previous answer, or after the session's begin.
+        at: its time in a trace, in the trace's unit.
+        blocks: hash ids of its blocks; empty where it shares nothing.
+        line: its row in the file, from 1.
     """
 
     content: Content | None
     stated_tokens: int | None
     output_tokens: int
     think_s: float = 0.0
+    answer: str = ""
+    at: float = 0.0
+    blocks: tuple[int, ...] = ()
+    line: int = 0
 
     def input_tokens(self, tokenizer: Tokenizer) -> int:
         """Return the prompt's length; a chat's without its template."""
         if self.stated_tokens is not None:
             return self.stated_tokens
-        texts = [self.content] if isinstance(self.content, str) else []
-        for message in self.content or ():
-            if isinstance(message, dict):
-                texts.append(message["content"])
-        return max(sum(map(tokenizer.count, texts)), 1)
+        return max(sum(map(tokenizer.count, spoken(self.content))), 1)
+
+    def written(self, tokenizer: Tokenizer) -> int:
+        """Return the answer's length."""
+        return self.output_tokens or max(tokenizer.count(self.answer), 1)
 
 
-class _Message(_Line, extra="allow"):
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", defer_build=True)
     role: str
-    content: str
+    content: Annotated[str | None, _Joined]
 
 
-class _RequestLine(_Line):
-    prompt: _Text | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+class RequestLine(BaseModel):
+    """A request as tools write it."""
+
+    model_config = row_config("request")
+    prompt: Annotated[
+        str | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None, _Joined
+    ] = None
     messages: Annotated[list[_Message], Field(min_length=1)] | None = None
+    system: Any = None
+    tools: Any = None
+    answer: Any = None
     input_tokens: Count | None = None
-    output_tokens: Count
+    output_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, row: Any, info: ValidationInfo) -> Any:
+        if not isinstance(row, dict):
+            return row
+        said: Any = info.context
+        for kind in KEYS["media"]:
+            if media := row.get(kind, row.get(f"{kind}s")):
+                said[f"{kind} parts not sent"] += len(media) if isinstance(media, list) else 1
+                row = {"text_input": "", **row}
+        if "messages" in row:
+            # Beside them a prompt's other names mean something else.
+            own = KEYS["names"]["request"]["prompt"]
+            return {name: value for name, value in row.items() if name not in own}
+        return row
 
     @model_validator(mode="after")
-    def _check(self) -> _RequestLine:
+    def _check(self) -> RequestLine:
         if self.prompt is None and self.messages is None and self.input_tokens is None:
-            raise ValueError("neither prompt nor input_tokens")
+            raise ValueError("neither text nor input_tokens")
         return self
 
     @property
     def request(self) -> FileRequest:
-        if self.messages is not None and self.prompt is None:
-            messages = [message.model_dump() for message in self.messages]
-            return FileRequest(messages, self.input_tokens, self.output_tokens)
+        """Return the request; its answer's length is 0 where the file has the answer, or nothing of
+        it."""
+        content: Any = self.prompt
+        answer = self.answer if isinstance(self.answer, str) else ""
+        if self.messages is not None:
+            content = [message.model_dump() for message in self.messages]
+            if self.output_tokens is None and content[-1]["role"] == "assistant":
+                answer = "".join(spoken([content.pop()]))
+        elif self.system and isinstance(content, str):
+            parts = {"system": self.system, "user": content}
+            content = [{"role": role, "content": text} for role, text in parts.items()]
+        if self.tools and isinstance(content, list):
+            content = {"messages": content, "tools": self.tools}
         stated = len(self.prompt) if isinstance(self.prompt, list) else self.input_tokens
-        return FileRequest(self.prompt, stated, self.output_tokens)
+        return FileRequest(content, stated, self.output_tokens or 0, answer=answer)
 
 
-@_kept
-def read_requests(path: Path) -> tuple[FileRequest, ...]:
-    """Read a ``jsonl:`` file, in its order; raises `BadInput`, `MalformedFile` for a line of
-    another form."""
-    lines = _lines(path)
-    requests = tuple(
-        parsed_line(path, n, line, _RequestLine, _REQUEST_FORM).request for n, line in lines
+@dataclass
+class Reading:
+    """A file that is being read as one of the forms, and what of it is not sent."""
+
+    path: Path
+    form: Form
+    output_len: int | None = None
+    said: Said = field(default_factory=Counter)
+
+    def refused(self, number: int | None, problem: str, row: Any = None) -> BadInput:
+        """Return the error of a row, with the right way to write it; for a row of another form that
+        form."""
+        forms = KEYS["forms"]
+        right = f"write {forms[self.form]['write']}"
+        if isinstance(row, dict):
+            fit = [n for n, one in forms.items() if any(row.keys() >= {*k} for k in one["has"])]
+            if fit and self.form not in fit:
+                right = f"such rows are read as {fit[0]}:{self.path}"
+        return MalformedFile(self.path, f"{problem}; {right}", number)
+
+    def rows(self) -> Iterator[tuple[int, Any]]:
+        """Yield the requests (or sessions) of a file, without what wraps them, with the numbers of
+        its rows."""
+        with self.path.open(encoding="utf-8-sig") as file:
+            first = file.read(99).lstrip() or "{}"
+            if first[0] == "{":
+                first = (first if "\n" in first else first + file.readline()).partition("\n")[0]
+        found: Iterable[tuple[int, Any]] = self._cells()
+        if first[0] == "[" or (first[0] == "{" and first.rstrip()[-1] != "}"):
+            whole = self._parsed(self.path.read_text(encoding="utf-8-sig"), None)
+            found = enumerate(whole if isinstance(whole, list) else [whole], start=1)
+        elif first[0] == "{" or self.form == "sharegpt":
+            found = self._lines()
+        for number, row in found:
+            for one in self._unwrapped(number, row):
+                yield number, one
+
+    def _parsed(self, text: str, number: int | None) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            problem = "not JSON" if number else f"not JSON or cut off ({error})"
+            raise self.refused(number, problem) from None
+
+    def _lines(self) -> Iterator[tuple[int, Any]]:
+        # JSON text may hold other separators than line feeds.
+        with self.path.open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, self._parsed(line, number)
+
+    def _cells(self) -> Iterator[tuple[int, _Cells]]:
+        with self.path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file)
+            try:
+                for row in table:
+                    if None in row or None in row.values():
+                        raise self.refused(table.line_num, "more or fewer cells than its header")
+                    cells = ((name.strip(), cell.strip()) for name, cell in row.items())
+                    yield table.line_num, _Cells(one for one in cells if one[1])
+            except csv.Error as error:
+                raise self.refused(table.line_num, f"no table ({error})") from error
+
+    def _unwrapped(self, number: int, row: Any) -> list[Any]:
+        if not isinstance(row, dict) or _WRAPPERS.isdisjoint(row):
+            return [row]
+        for key in filter(row.__contains__, KEYS["wrappers"]):
+            inner = [row[key]] if isinstance(row[key], dict) else row[key]
+            if isinstance(inner, list) and inner and all(isinstance(one, dict) for one in inner):
+                url = str(row.get("url", "completions"))
+                if not url.endswith(tuple(KEYS["generating"])):
+                    raise MalformedFile(self.path, f"{url} does not answer with text", number)
+                around = {name: value for name, value in row.items() if name not in (key, "url")}
+                return [one for part in inner for one in self._unwrapped(number, around | part)]
+        return [row]
+
+    def checked(self, number: int, row: Any, form: type[_AnyLine], where: str = "") -> _AnyLine:
+        """Read a row; raises `MalformedFile`, whose message names the right form."""
+        lax = isinstance(row, _Cells)
+        try:
+            return form.model_validate(row, strict=not lax, context=self.said)
+        except ValidationError as error:
+            raise self.refused(number, problem_of(error, where), row) from None
+
+    def request(self, number: int, line: RequestLine, where: str = "") -> FileRequest | None:
+        """Return a row's request; None, and counted, for one without text.
+
+        Raises `MalformedFile`: the length of its answer is not known.
+        """
+        one = line.request._replace(line=number)
+        if one.stated_tokens is None and not spoken(one.content):
+            self.said["requests without text not sent"] += 1
+            return None
+        if one.output_tokens or one.answer:
+            return one
+        tokens = self.output_len
+        if line.output_tokens == 0:
+            self.said["answers of 0 tokens that count as 1"] += 1
+            tokens = 1
+        if tokens is None:
+            problem = "the length of its answer is missing: give it by --output-len N, or write output_tokens"
+            raise MalformedFile(self.path, f"{where}: {problem}" if where else problem, number)
+        return one._replace(output_tokens=tokens)
+
+    def ended(self, found: Sequence[_Item]) -> Read[_Item]:
+        """Return what was found; raises `MalformedFile` for nothing."""
+        if not found:
+            raise self.refused(1, "holds no request")
+        return Read(found, self.said)
+
+
+def problem_of(error: ValidationError, where: str = "") -> str:
+    """Describe the first problem of a row, with its place within `where`."""
+    first = error.errors()[0]
+    problem = first["msg"].removeprefix("Value error, ")
+    problem = {"json_invalid": "not JSON", "model_type": "not an object"}.get(
+        first["type"], problem
     )
-    if not requests:
-        raise MalformedFile(
-            path, f"holds no request, one JSON object per line: write {_REQUEST_FORM}", 1
-        )
-    return requests
+    # Entries of lists count from 1; names of the members of a union are left out.
+    parts = [str(part + 1) if isinstance(part, int) else part for part in first["loc"]]
+    named = [where, *(part for part in parts if re.fullmatch(r"(?!str$)[\w ]+", part))]
+    return ": ".join(filter(None, (".".join(filter(None, named)), problem)))
 
 
-class Conversations(NamedTuple):
-    """Conversations of a ShareGPT file: the first two turns of each with two or more, in the file's
-    order."""
+def parsed_line(path: Path, number: int, line: str, form: type[_AnyLine], right: str) -> _AnyLine:
+    """Read the JSON object on a line; raises `MalformedFile`, whose message ends with the expected
+    form (`right`)."""
+    try:
+        return form.model_validate_json(line)
+    except ValidationError as error:
+        raise MalformedFile(path, f"{problem_of(error)}; write {right}", number) from None
 
-    pairs: list[tuple[str, str]]
-    rows: int
-    skipped: int
+
+class Read(NamedTuple, Generic[_Item]):
+    """Requests or sessions of a file, in its order, and what of it is not sent."""
+
+    rows: Sequence[_Item]
+    said: Said
 
 
-@_kept
-def conversations(path: Path) -> Conversations:
-    """Read the conversations of a ShareGPT file.
+@kept
+def read_requests(path: Path, output_len: int | None = None) -> Read[FileRequest]:
+    """Read a ``jsonl:`` file; raises `BadInput`, `MalformedFile` for a row of another form.
 
-    It is a JSON list (or one object per line) of ``{"conversations": [{"from": …, "value": "…"},
-    …]}``; the usual one, ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000
-    conversations; only the first two turns are kept.
+    Args:
+        output_len: the length of answers that the file lacks.
+    """
+    reading = Reading(path, "jsonl", output_len)
+    found = [reading.request(n, reading.checked(n, row, RequestLine)) for n, row in reading.rows()]
+    return reading.ended([one for one in found if one is not None])
+
+
+@kept
+def conversations(path: Path, output_len: int | None = None) -> Read[tuple[str, str]]:
+    """Read the first two turns of the conversations of a ShareGPT file, in its order.
+
+    Turns may have ``from`` and ``value`` or ``role`` and ``content``, or be texts; a leading system
+    turn is left out. The usual file, ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with
+    94,000 conversations; only the first two turns are kept.
 
     Raises `BadInput`: the file cannot be read; `MalformedFile`: it is not JSON, or holds no
     conversation.
     """
     pairs: list[tuple[str, str]] = []
-    count = skipped = 0
-    for row in rows(path):
+    reading = Reading(path, "sharegpt")
+    said = reading.said
+    media = frozenset(KEYS["media"])
+    count = 0
+    row: Any = None
+    for _, row in reading.rows():
         count += 1
-        turns = row.get("conversations") if isinstance(row, dict) else None
-        turns = turns[:2] if isinstance(turns, list) else [None]
-        texts: list[Any] = [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
-        if not all(isinstance(text, str) for text in texts):
-            skipped += 1
-        elif len(texts) == 2:
-            pairs.append((texts[0], texts[1]))
-    if not pairs:
-        raise MalformedFile(
-            path, f"none of its {count} rows is a conversation of two turns; {_SHAREGPT_FORM}"
+        line: dict[str, Any] = row if isinstance(row, dict) else {}
+        turns = next((line[key] for key in KEYS["conversations"] if key in line), None)
+        for kind in media.intersection(line):
+            said[f"{kind} parts not sent"] += 1
+        if isinstance(turns, list) and turns and _is_system(turns[0]):
+            turns = turns[1:3]
+            said["system turns left out, which vLLM's and SGLang's scripts send as prompts"] += 1
+        texts: list[Any] = (
+            [_text(turn) for turn in turns[:2]] if isinstance(turns, list) else [None]
         )
-    return Conversations(pairs, count, skipped)
+        if not all(isinstance(text, str) for text in texts):
+            said["rows that are no conversation"] += 1
+        elif len(texts) == 2 or (texts and output_len):
+            pairs.append((texts[0], texts[1] if len(texts) == 2 else ""))
+        else:
+            said["rows without an answer"] += 1
+    if not pairs:
+        problem = f"none of its {count} rows is a conversation of two turns"
+        raise reading.refused(None, problem, row)
+    return Read(pairs, said)
 
 
-def check_sharegpt(path: Path) -> None:
-    """Raise `BadInput` for a file that is not readable; its content is checked on use."""
+def _is_system(turn: Any) -> bool:
+    return isinstance(turn, dict) and "system" in (turn.get("from"), turn.get("role"))
+
+
+def _text(turn: Any) -> Any:
+    if isinstance(turn, dict):
+        return turn.get("value", turn.get("content", turn.get("text")))
+    return turn
+
+
+def held_at_once(path: Path, most: int, output_len: int | None) -> int | None:
+    """Return how many conversations of a file of moderate size pass the filter, by the
+    approximation, up to `most`; None for a big one, which is read on use.
+
+    Raises `BadInput`: the file is not readable.
+    """
     with _readable(path), path.open(encoding="utf-8-sig") as file:
         file.read(1)
+        if path.stat().st_size > _MODERATE_BYTES:
+            return None
+    pairs = conversations(path, output_len).rows
+    return sum(1 for _ in islice(passing(pairs, Approximate(), output_len), most))
+
+
+def passing(
+    pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer, output_len: int | None = None
+) -> Iterator[FileRequest]:
+    """Yield the requests that pass vLLM's filter, in their order; no more is tokenized than must
+    be."""
+    for prompt, answer in pairs:
+        read = tokenizer.count(prompt)
+        if FEWEST_TOKENS <= read <= MOST_INPUT_TOKENS:
+            written = tokenizer.count(answer) if answer else output_len or 0
+            if written >= FEWEST_TOKENS and read + written <= MOST_TOTAL_TOKENS:
+                yield FileRequest(prompt, read, written)
 
 
 def sample(
@@ -263,46 +482,26 @@ def sample(
     generator: Generator,
     tokenizer: Tokenizer,
     half: Half | None = None,
+    output_len: int | None = None,
 ) -> list[FileRequest]:
     """Choose the first ones, in an order drawn by `generator`, that pass vLLM's filter; `half` as
     in `half_of`.
 
-    The first turn is the prompt, and the second turn's length that of the answer. No more is
-    tokenized than must be. A file with fewer is refused: vLLM would send some twice, and the second
-    time would come out of the prefix cache.
+    The first turn is the prompt, and the second turn's length that of the answer. A file with fewer
+    is refused: vLLM would send some twice, and the second time would come out of the prefix cache.
 
     Raises `BadInput`: the file cannot be read, or holds fewer.
     """
-    pairs = half_of(conversations(path).pairs, half)
-    chosen = []
-    for position in generator.permutation(len(pairs)).tolist():
-        prompt, answer = pairs[position]
-        read = tokenizer.count(prompt)
-        if not FEWEST_TOKENS <= read <= MOST_INPUT_TOKENS:
-            continue
-        written = tokenizer.count(answer)
-        if written >= FEWEST_TOKENS and read + written <= MOST_TOTAL_TOKENS:
-            chosen.append(FileRequest(prompt, read, written))
-            if len(chosen) == prompts:
-                return chosen
+    pairs = half_of(conversations(path, output_len).rows, half)
+    order = (pairs[position] for position in generator.permutation(len(pairs)).tolist())
+    chosen = list(islice(passing(order, tokenizer, output_len), prompts))
+    if len(chosen) == prompts:
+        return chosen
     raise BadInput(
         f"{prompts} prompts are requested, but only {len(chosen)} of the {len(pairs)} conversations of {path} "
         f"pass vLLM's filter ({FEWEST_TOKENS} tokens or more each way, a prompt of at most {MOST_INPUT_TOKENS}, "
         f"{MOST_TOTAL_TOKENS} together): ask for fewer with sharegpt:{path}:N"
     )
-
-
-def rows(path: Path) -> list[Any]:
-    """Return the elements of a file's list, or of its lines; raises `MalformedFile` for invalid
-    JSON."""
-    text = path.read_text(encoding="utf-8-sig")
-    whole = [text] if text.lstrip().startswith("[") else []
-    try:
-        # Texts within JSON may hold other line breaks.
-        read = [json.loads(part) for part in whole or text.split("\n") if part.strip()]
-        return list(*read) if whole else read
-    except (ValueError, RecursionError) as error:
-        raise MalformedFile(path, f"is not JSON or cut off ({error}); {_SHAREGPT_FORM}") from error
 
 
 class Session(NamedTuple):
@@ -324,176 +523,77 @@ class Session(NamedTuple):
         """Return the tokens of the last turn's prompt and answer: of the whole conversation."""
         preamble = tokenizer.count(self.preamble) if self.preamble else 0
         return preamble + sum(
-            turn.input_tokens(tokenizer) + turn.output_tokens for turn in self.turns
+            turn.input_tokens(tokenizer) + turn.written(tokenizer) for turn in self.turns
         )
 
 
-class _Turn(_Line):
-    user: _Text | None = Field(default=None, validation_alias=AliasChoices("user", "text"))
-    input_tokens: Count | None = None
-    output_tokens: Count = Field(validation_alias=AliasChoices("output_tokens", "output_length"))
-    think_s: float | None = Field(default=None, ge=0, le=_MOST_THINK_S)
-    delay_ms: float = Field(
-        default=0, ge=0, le=1e3 * _MOST_THINK_S, validation_alias=AliasChoices("delay_ms", "delay")
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> _Turn:
-        if self.user is None and self.input_tokens is None:
-            raise ValueError("neither user nor input_tokens above 0")
-        return self
-
-    @property
-    def request(self) -> FileRequest:
-        think_s = self.delay_ms / 1e3 if self.think_s is None else self.think_s
-        stated = self.input_tokens if self.user is None else None
-        return FileRequest(self.user, stated, self.output_tokens, think_s)
+class _Turn(RequestLine):
+    model_config = row_config("turn")
+    messages: None = None
+    think_s: Annotated[float, Field(ge=0, le=_MOST_THINK_S, allow_inf_nan=False)] | None = None
+    delay_ms: Annotated[float, Field(ge=0, le=1e3 * _MOST_THINK_S, allow_inf_nan=False)] = 0
 
 
-class _SessionLine(_Line):
-    turns: Annotated[list[_Turn], Field(min_length=1)] | None = None
+class _SessionLine(BaseModel):
+    model_config = row_config("session")
+    turns: Annotated[list[Any], Field(min_length=1)] | None = None
     system: str | None = None
     tools: list[Any] | None = None
 
 
-@_kept
-def read_sessions(path: Path) -> tuple[Session, ...]:
-    """Read the sessions of a file, in its order.
+@kept
+def read_sessions(path: Path, output_len: int | None = None) -> Read[Session]:
+    """Read the sessions of a file: one a row, or turns a row with the session's id.
 
     A line without turns gives the system prompt and the tools of all sessions below it that have
-    none of their own.
+    none of their own; a leading turn of the system gives a session's prompt.
+
+    Args:
+        output_len: the length of answers that the file lacks.
 
     Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no session, or there is
     none.
     """
-    sessions = list[Session]()
+    reading = Reading(path, "sessions", output_len)
+    sessions: dict[object, Session] = {}
     shared = _SessionLine()
-    for number, line in _lines(path):
-        row = parsed_line(path, number, line, _SessionLine, _SESSION_FORM)
-        if not row.model_fields_set:
-            raise MalformedFile(path, f"no session; write {_SESSION_FORM}", number)
-        system = shared.system if row.system is None else row.system
-        tools = shared.tools if row.tools is None else row.tools
-        if row.turns is None:
-            shared = _SessionLine(system=system, tools=tools)
-        else:
-            turns = tuple(turn.request for turn in row.turns)
-            sessions.append(Session(turns, system or "", tools or [], number))
-    if not sessions:
-        raise MalformedFile(path, f"holds no session, one JSON object per line: {_SESSION_FORM}", 1)
-    return tuple(sessions)
+    for number, row in reading.rows():
+        line = shared
+        turns: Sequence[Any] = [row]
+        if (key := session_of(row)) is None:
+            line = reading.checked(number, row, _SessionLine)
+            if not line.model_fields_set:
+                raise reading.refused(number, "no session", row)
+            unset = {n for n in ("system", "tools") if getattr(line, n) is None}
+            line = line.model_copy(update={n: getattr(shared, n) for n in unset})
+            if line.turns is None:
+                shared = line
+                continue
+            turns = line.turns
+            key = (number, len(sessions))
+        found = sessions.get(key, Session((), line.system or "", line.tools or [], number))
+        for place, turn in enumerate(turns, start=1):
+            found = _with_turn(found, reading, number, turn, f"turns.{place}")
+        sessions[key] = found
+    return reading.ended([session for session in sessions.values() if session.turns])
 
 
-class Trace(NamedTuple):
-    """Requests of a trace, in its order.
-
-    Attributes:
-        send_s: seconds after the first, shape (n,), ascending.
-        output_tokens: shape (n,), at least 1.
-        blocks: hash ids of each prompt's blocks of `BLOCK_TOKENS`; None where the trace has none.
-        lines: line number of each in the file, from 1.
-    """
-
-    send_s: Floats
-    input_tokens: Ints
-    output_tokens: Ints
-    blocks: Sequence[tuple[int, ...] | None]
-    lines: Ints
-
-    @property
-    def rate(self) -> float:
-        """Return requests per second, from the first to the last; at most one per millisecond (the
-        resolution)."""
-        return len(self.lines) / max(float(self.send_s[-1]), 1e-3 * len(self.lines))
-
-    def part(self, half: Half | None) -> Trace:
-        """Return one half of the requests, by time; all of them without a half."""
-        middle = len(self.lines) // 2
-        if half is None or not middle:
-            return self
-        columns: list[Any] = [column[(half - 1) * middle : half * middle] for column in self]
-        cut = Trace(*columns)
-        return cut._replace(send_s=cut.send_s - cut.send_s[0])
+def _with_turn(session: Session, reading: Reading, number: int, turn: Any, where: str) -> Session:
+    if isinstance(turn, dict):
+        if turn.get("role") == "system":
+            return session._replace(system=str(turn.get("text") or ""))
+        if turn.get("timestamp") is not None:
+            reading.said["turns whose time is left out: they wait for the answer before them"] += 1
+    line = reading.checked(number, {"user": turn} if isinstance(turn, str) else turn, _Turn, where)
+    one = reading.request(number, line, where)
+    if one is None:
+        return session
+    think_s = line.delay_ms / 1e3 if line.think_s is None else line.think_s
+    return session._replace(turns=(*session.turns, one._replace(think_s=think_s)))
 
 
-_TraceRow = tuple[float, int, int, tuple[int, ...] | None]
-"""Seconds, prompt tokens, answer tokens (at least one, as engines require), hash ids."""
-
-
-class _MooncakeLine(_Line):
-    timestamp: float = Field(ge=0, le=_MOST_MS)
-    input_length: Count
-    output_length: int = Field(ge=0, lt=2**31)
-    hash_ids: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> _MooncakeLine:
-        expected = math.ceil(self.input_length / BLOCK_TOKENS)
-        if self.hash_ids is not None and len(self.hash_ids) != expected:
-            raise ValueError(
-                f"{len(self.hash_ids)} hash_ids for {self.input_length} prompt tokens; in Mooncake's form each is "
-                f"{BLOCK_TOKENS} tokens, so {expected} are expected"
-            )
-        return self
-
-
-@_kept
-def read_trace(path: Path) -> Trace:
-    """Read the requests of a trace; raises `BadInput`, `MalformedFile` for another form, or
-    decreasing times."""
-    lines = _lines(path)
-    first_number, first = next(lines, (1, ""))
-    columns = [name.strip() for name in _cells(first)]
-    parse: Callable[[Path, int, str], _TraceRow] = _mooncake
-    if first.lstrip().startswith("{"):
-        lines = chain([(first_number, first)], lines)
-    elif all(name in columns for name in _AZURE):
-        parse = partial(_azure, [columns.index(name) for name in _AZURE])
-    elif first:
-        problem = f"not a trace: write {_MOONCAKE_FORM} (Mooncake), or {_AZURE_FORM} (Azure)"
-        raise MalformedFile(path, problem, first_number)
-    requests = list[_TraceRow]()
-    numbers = list[int]()
-    for number, line in lines:
-        request = parse(path, number, line)
-        if requests and request[0] < requests[-1][0]:
-            problem = f"its time is before that of line {numbers[-1]}; sort the trace by time"
-            raise MalformedFile(path, problem, number)
-        requests.append(request)
-        numbers.append(number)
-    if not requests:
-        raise MalformedFile(
-            path, f"holds no request; a line per request: {_MOONCAKE_FORM}, or {_AZURE_FORM}", 1
-        )
-    at_s, read, written, blocks = zip(*requests, strict=True)
-    send_s = np.array(at_s) - at_s[0]
-    return Trace(send_s, np.array(read), np.array(written), blocks, np.array(numbers))
-
-
-def _mooncake(path: Path, number: int, line: str) -> _TraceRow:
-    row = parsed_line(path, number, line, _MooncakeLine, _MOONCAKE_FORM)
-    return row.timestamp / 1e3, row.input_length, max(row.output_length, 1), row.hash_ids
-
-
-def _azure(places: Sequence[int], path: Path, number: int, line: str) -> _TraceRow:
-    cells = _cells(line)
-    try:
-        at, *counts = (cells[place].strip() for place in places)
-        time = datetime.fromisoformat(at)
-        read, written = map(int, counts)
-        if not (0 < read < 2**31 and 0 <= written < 2**31):
-            raise ValueError("no numbers of tokens")
-    except (ValueError, IndexError) as error:
-        raise MalformedFile(
-            path, f"no row of an Azure trace: write {_AZURE_FORM}", number
-        ) from error
-    # The zone is UTC, which only some of the published files name.
-    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (zoned - _EPOCH).total_seconds(), read, max(written, 1), None
-
-
-def _cells(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line.rstrip("\r\n")]), [])
-    except csv.Error:
-        return []
+def session_of(row: Any) -> object:
+    """Return the id of the session of which a row is a turn; None for another row."""
+    if not isinstance(row, dict) or "turns" in row:
+        return None
+    return next((row[name] for name in KEYS["session"] if row.get(name) is not None), None)

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import yaml
@@ -32,7 +33,7 @@ from autotune.engines.options import dotted
 from autotune.engines.registry import settings_in_front
 from autotune.engines.shell import PLAIN
 from autotune.load.metrics.table import ENERGY
-from autotune.load.workloads import load_workload, with_speedup
+from autotune.load.workloads import load_workload, with_options
 from autotune.node.calibration import calibration_in
 from autotune.servers.command import refuse_secrets
 from autotune.servers.docker_run import asked_images
@@ -87,7 +88,10 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         )
     hardware = node(options.hardware, library)
     model = _model(options, library)
-    options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
+    loads = with_options(options.workloads, options.speedup, options.output_len)
+    options = replace(options, workloads=loads)
+    for note in chain.from_iterable(load_workload(name, library).notes for name in loads):
+        notify(note)
     _check_figures(options, model)
     backend = named or backend_named(_on_auto(options, library, hardware))
     backend.check(options, hardware)

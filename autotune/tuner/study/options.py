@@ -72,6 +72,7 @@ class RunOptions:
     workloads: Sequence[str] = ()
     final_workload: str | None = None
     speedup: float | None = None
+    output_len: int | None = None
     objective: str | None = None
     weights: str | None = None
     pareto: str | None = None
@@ -240,6 +241,7 @@ class SimulateOptions(EngineOptions):
     """The typed options of ``autotune simulate``, some of them those of ``run``."""
 
     workload: str = "sharegpt"
+    output_len: int | None = None
     concurrency: int | None = None
     find_load: Literal["concurrency", "rate"] | None = None
     slos: Sequence[str] = ()
