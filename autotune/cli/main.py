@@ -193,8 +193,12 @@ def report(**asked: Any) -> None:
 @click.option(
     "--to",
     "format_",
-    required=True,
     help="docker, compose, k8s, dstack, gpustack, shell, vllm-config, capacity, json …",
+)
+@click.option(
+    "--onto",
+    metavar="FILE[#PART]",
+    help="Your deployment, with the recommended command.",
 )
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout."

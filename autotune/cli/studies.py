@@ -79,24 +79,42 @@ def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
 
 
 def export(
-    study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool
+    study: str,
+    format_: str | None,
+    onto: str | None,
+    output: Path | None,
+    image: str | None,
+    home: Path,
+    as_json: bool,
 ) -> None:
     """``autotune export``."""
     from autotune.outputs.export import check_format, winner_of
     from autotune.outputs.export import export as render
+    from autotune.outputs.export.onto import Onto
 
+    if (format_ is None) is (onto is None) or (onto and image):
+        raise BadInput(
+            "give one of --to FORMAT, which --image may go with, and --onto FILE, whose image stays"
+        )
     folder = Home(home)
     spec = folder.spec(study)
-    form = check_format(format_)
+    mode = check_format(format_).mode if format_ else 0o644
     recommendation = folder.recommendation(study)
     if recommendation is None:
         raise BadInput(_so_far(folder, spec, "winner"))
-    text = render(winner_of(recommendation, spec, folder.launches(study), image), format_)
-    document = {"study": study, "format": format_}
+    winner = winner_of(recommendation, spec, folder.launches(study), image)
+    document: Json = {"study": study, "format": format_}
+    if format_:
+        text = render(winner, format_)
+    else:
+        put = Onto(winner, onto or "")
+        text, mode = put.text(), Path(put.deployment.name).stat().st_mode & 0o777
+        say("\n".join(put.lines(text)))
+        document |= {"onto": onto, "changes": [*put.changes()], "notes": put.notes()}
     if output == Path("-"):
         output = None
     if output is not None:
-        _write(output, text, form.mode)
+        _write(output, text, mode)
         say(f"wrote {output}")
         document["file"] = str(output)
     if as_json:

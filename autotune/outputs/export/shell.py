@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from autotune.base import redact
-from autotune.engines import Command
 from autotune.engines.command import referenced, written
 from autotune.servers.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 
@@ -45,7 +44,7 @@ def render(winner: Winner) -> str:
     if host in _LOOPBACK:
         address = "on loopback by default; to change that: ./serve.sh --host 0.0.0.0"
     # A command that does not say where to listen must not listen on every interface.
-    command, port = winner.fleet.apart_from_port(Command(tuple(choice.engine_argv)).on_loopback())
+    command, port = winner.fleet.apart_from_port(winner.command.on_loopback())
     env = choice.env
     lines = []
     folder_of = choice.files

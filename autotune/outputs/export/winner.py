@@ -35,6 +35,7 @@ from autotune.servers.docker_run import (
     own_entrypoint,
     volume_name,
 )
+from autotune.tuner.prepare.deployments import Deployment
 from autotune.tuner.replay.table import UNKNOWN
 from autotune.tuner.search.spread import Spread, mean
 from autotune.tuner.study.home import library_of
@@ -160,8 +161,8 @@ def image_notes(winner: Winner) -> list[str]:
     version = winner.parser_version
     words = kind.arguments(choice.engine_argv) or ()
     with suppress(BadInput):
-        command = Command(tuple(words), {}, choice.files)
-        options = given_options(kind, kind.prepare(words, version, command), version)
+        prepared = kind.prepare(words, version, winner.command)
+        options = given_options(kind, prepared, version)
         if lost := missing_files(kind.card, options):
             missing = ", ".join(lost)
             notes.append(f"not in the container, as it is not on this machine: {missing}")
@@ -320,6 +321,31 @@ class Winner:
         version."""
         version = self.choice.engine_version
         return self.engine.card.newest if version == UNKNOWN else version
+
+    @property
+    def command(self) -> Command:
+        """Return the engine's command, without a container around it."""
+        choice = self.choice
+        servers = tuple(self.fleet.servers)
+        return Command(tuple(choice.engine_argv), choice.env, choice.files, servers=servers)
+
+    def put_into(self, deployment: Deployment) -> str:
+        """Return the text of a deployment with the command; raises `BadInput` where it has no
+        place."""
+        if self.fleet.servers and not re.search(r"^kind:", deployment.text, re.MULTILINE):
+            raise BadInput(
+                f"--onto {deployment.name}: {self.fleet.heading()[0]}, but Docker would give all of "
+                "them the same GPUs; --to compose or docker gives each its own, or tune with --set "
+                "replicas=1"
+            )
+        count = self.fleet.count
+        return deployment.rewritten(self.choice.engine_argv, self.choice.env, self.gpus, count)
+
+    def resized(self, deployment: Deployment) -> list[tuple[str, str]]:
+        """Return the numbers of a deployment that change, before and after."""
+        gpus, count = deployment.gpus or self.gpus, deployment.container.replicas
+        numbers = [("GPUs", gpus, self.gpus), ("replicas", count, count * self.fleet.count)]
+        return [(f"{a} {name}", f"{b} {name}") for name, a, b in numbers if a != b]
 
     def parse(self, argv: Sequence[str]) -> ParsedCommand | None:
         """Parse words of the command as the engine does; None for options unknown to the bundled

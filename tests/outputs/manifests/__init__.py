@@ -71,8 +71,10 @@ def _comments(text: str) -> list[str]:
 
 
 def _around(text: str) -> tuple[list[str], list[str]]:
-    """What stands before and behind a script's server command."""
-    lines = text.splitlines()
+    """What stands before and behind a script's server command, without its config file."""
+    lines = re.sub(
+        r"(<<YAML\n).*?(?=^YAML$)", r"\1", text, flags=re.DOTALL | re.MULTILINE
+    ).splitlines()
     start = next(i for i, line in enumerate(lines) if "docker run" in line)
     end = start
     while lines[end].rstrip().endswith("\\"):

@@ -68,10 +68,10 @@ def _grouped(words: Words) -> list[list[str]]:
 
 def steps(kind: Engine, version: str, old: Words, new: Words) -> Iterator[Step]:
     """Yield what gives the arguments `old` the knobs of `new`, an option at a time."""
-    now, asked = _grouped(old), _by_name(kind, version, new)
+    now, asked = _grouped(old), by_name(kind, version, new)
     equals = any("=" in group[0] for group in now[1:])
     added = list[list[str]]()
-    for name, (groups, value) in _by_name(kind, version, old).items():
+    for name, (groups, value) in by_name(kind, version, old).items():
         wanted, other = asked.pop(name, ([], None))
         if wanted and value == other:
             continue
@@ -117,7 +117,7 @@ def _about(group: Words, value: str = "") -> dict[str, str]:
     return {"NAME": re.escape(flag_of(group[0])), "N": str(len(group) - 1), "VALUE": value}
 
 
-def _by_name(kind: Engine, version: str, words: Words) -> dict[str, tuple[list[list[str]], object]]:
+def by_name(kind: Engine, version: str, words: Words) -> dict[str, tuple[list[list[str]], object]]:
     """Return the groups of each option that sets a knob, and its value as the engine reads it."""
     emitted = {
         name_of(flag_of(word).partition(".")[0])
