@@ -12,6 +12,7 @@ import yaml
 
 from autotune.base import BadInput, Json, redact
 from autotune.engines import Command, Configuration
+from autotune.engines.command import RANKS
 from autotune.engines.context import effective
 from autotune.engines.options import dotted, loading, readers
 from autotune.tuner.prepare.deployments import read
@@ -104,12 +105,14 @@ class Onto:
             if old != new:
                 yield self._change(before, after, readers(self._kind, self._version, [path]))
         for before, after in self._winner.resized(self.deployment):
-            yield self._change(before, after, frozenset({"replicas", "tensor_parallel"}))
+            yield self._change(before, after, frozenset(RANKS))
 
     def _change(self, before: str, after: str, knobs: frozenset[str]) -> Json:
         """Return a change with the reason of its knobs, and their figures or None."""
         known = self._winner.recommendation
         sides = self._before.knobs, self._after.knobs
+        if not knobs.isdisjoint(RANKS):
+            knobs |= {*RANKS}  # A layout changes as a whole.
         moved = [name for name in sorted(knobs) if sides[0][name] != sides[1][name]]
         said = [f"{name} {' → '.join(text.scalar(side[name]) for side in sides)}" for name in moved]
         said += [f"gives up: {one.what}" for one in known.gives_up or () if one.knob in moved]
@@ -136,6 +139,9 @@ class Onto:
         secrets = redact.secrets_in((), there.container.env)
         old, now = (redact.text(one, secrets).splitlines() for one in (there.text, new))
         yield from difflib.unified_diff(old, now, there.name, "recommended", n=1, lineterm="")
+        told = ""
         for one in self.changes():
-            yield f"{one['before'] or 'added'} → {one['after'] or 'left out'}: {one['reason']}"
+            reason = one["reason"] if one["reason"] != told else "as above"
+            told = one["reason"]
+            yield f"{one['before'] or 'added'} → {one['after'] or 'left out'}: {reason}"
         yield from self.notes()
