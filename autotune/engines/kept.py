@@ -95,14 +95,20 @@ class Kept:
     dropped: Sequence[str] = ()
 
 
-def split_options(kind: Engine, words: Words, version: str) -> Iterator[OwnOption]:
-    """Divide prepared arguments into options; the words of no option, a model, come without
-    names."""
+def grouped(words: Words) -> list[list[str]]:
+    """Divide words into those of no option, and of each option with its values."""
     groups: list[list[str]] = [[]]
     for word in words:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
             groups.append([])
         groups[-1].append(word)
+    return groups
+
+
+def split_options(kind: Engine, words: Words, version: str) -> Iterator[OwnOption]:
+    """Divide prepared arguments into options; the words of no option, a model, come without
+    names."""
+    groups = grouped(words)
     yield OwnOption((), groups[0])
     options = {option.dest: option for option in kind.table(version).options}
     for flag, *values in groups[1:]:

@@ -23,7 +23,7 @@ from autotune.base import BadInput, Evidence, frozen, redact
 from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine
 from autotune.engines.command import PORT, gpu_settings_of_servers, gpus_of_a_server, reference_in
 from autotune.engines.entry import in_range
-from autotune.engines.kept import given_options, missing_files
+from autotune.engines.kept import given_options, grouped, missing_files
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics, curve_of
 from autotune.servers import StartupTimeouts
@@ -58,7 +58,6 @@ to compile."""
 _LEAST_START_S = 600.0
 _MODELS = "HF_HOME"
 _ROOM = 1.25  # Volume size over weights: room for compiled kernels, tokenizer, temporary files of a download
-_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 
 
 def variable_of(name: str) -> str:
@@ -112,13 +111,8 @@ def groups(argv: Sequence[str]) -> list[list[str]]:
     values."""
     # In `python3 -m module` the -m is none of the server's options.
     program = 3 if list(argv[1:2]) == ["-m"] else 1
-    split = [list(argv[:program])]
-    for word in argv[program:]:
-        if word.startswith("-") and not _NUMBER.fullmatch(word):
-            split.append([word])
-        else:
-            split[-1].append(word)
-    return split
+    first, *options = grouped(argv[program:])
+    return [[*argv[:program], *first], *options]
 
 
 _REASONS = {

@@ -12,12 +12,12 @@ from contextlib import suppress
 from autotune.base import BadInput, Json
 from autotune.engines.command import Command, Words
 from autotune.engines.engine import Engine, flag_of
+from autotune.engines.kept import grouped
 from autotune.engines.options import readers, readings
 from autotune.engines.schema import name_of
 
 from .forms import facts
 
-_NUMBER = re.compile(r"-\.?\d.*")
 _WORD = re.compile(r"(?:--?)?[A-Za-z/][\w./=+-]*")
 Step = tuple[str, Words, list[str], list[str]]
 """What is done (``set``, ``drop``, ``add``): to the words of which option, or behind them; the words
@@ -56,19 +56,9 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def _grouped(words: Words) -> list[list[str]]:
-    """Divide words into those of no option, and of each option with its values."""
-    groups: list[list[str]] = [[]]
-    for word in words:
-        if word.startswith("-") and not _NUMBER.fullmatch(word):
-            groups.append([])
-        groups[-1].append(word)
-    return groups
-
-
 def steps(kind: Engine, version: str, old: Words, new: Words) -> Iterator[Step]:
     """Yield what gives the arguments `old` the knobs of `new`, an option at a time."""
-    now, asked = _grouped(old), by_name(kind, version, new)
+    now, asked = grouped(old), by_name(kind, version, new)
     equals = any("=" in group[0] for group in now[1:])
     added = list[list[str]]()
     for name, (groups, value) in by_name(kind, version, old).items():
@@ -128,7 +118,7 @@ def by_name(kind: Engine, version: str, words: Words) -> dict[str, tuple[list[li
     }
     named = {option.dest: option for option in kind.table(version).options}
     found = dict[str, list[list[str]]]()
-    for group in _grouped(words)[1:]:
+    for group in grouped(words)[1:]:
         for name in _given(kind, version, group):
             if name in named and (
                 emitted.intersection((name, *named[name].names))
