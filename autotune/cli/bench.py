@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 from autotune.base import (
     BadInput,
@@ -29,10 +30,10 @@ from autotune.load.workloads import Workload
 from autotune.tuner.accuracy.check import Check, check_of, read_evidence, timed
 from autotune.tuner.trial import Accuracy
 
-from .shared import MESSAGES, answer, say
+from .shared import MESSAGES, answer, load_of, say
 
 
-def bench(options: Bench, as_json: bool) -> None:
+def bench(options: Bench, as_json: bool, home: Path) -> None:
     """Measure a running server: measure, write, print, judge.
 
     Raises:
@@ -46,7 +47,9 @@ def bench(options: Bench, as_json: bool) -> None:
     if options.accuracy is not None or options.reference:
         _check_answers(options, as_json)
         return
-    workload = options.load_workload()
+    searched = not options.goal.fixed
+    load = partial(load_of, window=options.window, home=home, searched=searched)
+    workload = options.load_workload(load)
     for note in workload.notes:
         say(note)
     target = options.target

@@ -109,14 +109,14 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
     show_default="random, and printed",
     help="Seed of the prompts: an earlier one repeats them.",
 )
-@shared.common_without_home
-def bench(as_json: bool, **options: Any) -> None:
+@shared.common
+def bench(home: Path, as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
     from autotune.load.bench.results import Bench
 
     from .bench import bench as measure
 
-    measure(Bench(**options), as_json)
+    measure(Bench(**options), as_json, home)
 
 
 @cli.command()

@@ -38,7 +38,7 @@ from autotune.load.load import Load
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import Slo, slos_of
 from autotune.load.metrics.table import Rent, is_number
-from autotune.load.workloads import Workload, load_workload, with_options
+from autotune.load.workloads import Workload, with_options
 from autotune.node.calibration import calibration_in
 from autotune.node.memory import MEMORY_KEYS
 from autotune.node.prediction_intervals import compare_predictions
@@ -58,14 +58,15 @@ from autotune.tuner.prepare.names import know_model
 from autotune.tuner.study.home import calibration_of_home, library_for
 from autotune.tuner.study.options import EmulateOptions, SimulateOptions
 
-from .shared import answer, say
+from .shared import answer, load_of, say
 
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     """``autotune simulate``; raises `NothingFeasible`, after printing the reason, for a command
     that would not run."""
     library = _library(asked.calibration, home)
-    load = load_workload(with_options([asked.workload], None, asked.output_len)[0], library)
+    (name,) = with_options([asked.workload], None, asked.output_len)
+    load = load_of(name, asked.window, home, searched=asked.find_load is not None)
     for note in load.notes:
         say(note)
     _check_load(asked)

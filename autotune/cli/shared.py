@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -19,8 +19,12 @@ from rich.markdown import CodeBlock, Markdown, TableElement
 from rich.table import Table
 from rich.text import Text
 
-from autotune.base import Json, JsonObject
+from autotune.base import BadInput, Json, JsonObject
 from autotune.tuner.study.options import GROUPS, Option, RunOptions, declared_options
+
+if TYPE_CHECKING:
+    from autotune.load.live import Readings
+    from autotune.load.workloads import Workload
 
 Function = Callable[..., Any]
 """A function that a command calls."""
@@ -174,6 +178,32 @@ def answer(as_json: bool, value: JsonObject | Sequence[Any], lines: Iterable[str
 def say(text: str) -> None:
     """Print a message verbatim."""
     MESSAGES.print(text, highlight=False, markup=False)
+
+
+def traffic_of(
+    names: Iterable[str], window: str | None, home: Path, *, searched: bool
+) -> dict[str, tuple[Workload, Readings]]:
+    """Read the workloads among these that are the traffic of servers, see `autotune.load.live`."""
+    found = {}
+    for name in dict.fromkeys(names):
+        if name.startswith(("live:", "metrics:")):
+            from autotune.load.live import read_traffic, workload_of
+
+            readings = read_traffic(name, window, home / "traffic", say)
+            found[name] = workload_of(name, readings, searched=searched), readings
+    if window and not found:
+        raise BadInput("--window is for --workload live:URL or metrics:FIRST,LAST")
+    return found
+
+
+def load_of(text: str, window: str | None, home: Path, *, searched: bool) -> Workload:
+    """Return a workload by its name, or by servers' metrics, and print what it stands on."""
+    from autotune.load.workloads import load_workload
+
+    for workload, _ in traffic_of([text], window, home, searched=searched).values():
+        say(workload.origin)
+        return workload
+    return load_workload(text)
 
 
 class _Block(CodeBlock):

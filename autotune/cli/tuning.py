@@ -29,7 +29,7 @@ from autotune.tuner.study.options import RegressOptions, RunOptions, VerifyOptio
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec, is_local
 
-from .shared import MESSAGES, answer, say
+from .shared import MESSAGES, answer, say, traffic_of
 
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
@@ -37,7 +37,17 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     folder = Home(home)
     calibration = calibration_of_home(options.calibration, home)
     sources = tuple(dict.fromkeys(str(folder.source(text)) for text in options.sources))
-    spec = build_spec(replace(options, calibration=calibration, sources=sources), say)
+    traffic = traffic_of(
+        [*options.workloads, options.final_workload or ""],
+        options.window,
+        home,
+        searched=options.find_load is not None or options.ladder is not None,
+    )
+    made = {
+        n: one.model_dump(mode="json", exclude_defaults=True) for n, (one, _) in traffic.items()
+    }
+    given = replace(options, calibration=calibration, sources=sources, traffic=made)
+    spec = build_spec(given, say)
     backend = backend_of(spec)
     if options.calibration is not None and not backend.predicted:
         say(f"--calibration is not used: launches on {backend.on} do not use the simulated node")
@@ -54,6 +64,10 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
         _dry_run(spec, as_json)
         return
     folder.check_free(spec.study)
+    for number, (_, readings) in enumerate(traffic.values()):
+        from autotune.load.live import keep
+
+        keep(readings, folder.study_folder(spec.study) / "traffic" / str(number))
     with _resumable(folder, spec.study):
         recommendation = _tune(spec, folder, as_json)
     if conclusion := backend.conclusion(spec, recommendation):

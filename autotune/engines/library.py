@@ -272,7 +272,8 @@ class Library:
     """The documents of the user's own folders and files (see `kind_of`) and of the packaged folder;
     earlier ones win.
 
-    `calibration` is the content of a ``coefficients.yaml`` that stands before all others.
+    `calibration` is the content of a ``coefficients.yaml`` that stands before all others; `traffic`
+    holds workloads that were read from servers' metrics, by name.
     """
 
     def __init__(
@@ -280,8 +281,10 @@ class Library:
         overlays: Sequence[Path] = (),
         files: Sequence[Path] = (),
         calibration: JsonObject | None = None,
+        traffic: Mapping[str, JsonObject] | None = None,
     ) -> None:
         self.calibration = calibration
+        self.traffic = traffic or {}
         self.roots = (*overlays, spaces_root())
         self._files = {path: kind_of(path) for path in files}
 

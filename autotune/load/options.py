@@ -18,6 +18,7 @@ class BenchOptions:
     seed: int
     model: str = ""
     workload: str = "sharegpt"
+    window: str | None = None
     speedup: float | None = None
     output_len: int | None = None
     concurrency: Sequence[int] = ()

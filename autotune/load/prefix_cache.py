@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from statistics import fmean
 from typing import NamedTuple, TypeVar
@@ -36,9 +38,11 @@ _ALL_COUNTED = 0.9
 
 _Metrics = TypeVar("_Metrics")
 _SAMPLE = re.compile(
-    r'[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}[ \t]*|[ \t])[ \t]*([^ \t#{]+)'
+    r'[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})[ \t]*|[ \t])[ \t]*([^ \t#{]+)'
 )
-"""A sample's name and value; a timestamp or an exemplar after them is ignored."""
+"""A sample's name, labels and value; a timestamp or an exemplar after them is ignored."""
+
+_BOUND = re.compile(r'\ble="([^"]+)"')
 
 
 class CacheUse(NamedTuple):
@@ -273,20 +277,24 @@ def read_pages(
 
 
 def samples(text: str) -> dict[str, list[float]]:
-    """Return the samples of each metric of a Prometheus page; other lines are skipped.
+    """Return the samples of each metric of a Prometheus page, of a histogram's bucket under its name
+    and bound; other lines are skipped.
 
     The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/ (and of
     OpenMetrics).
     """
     page: dict[str, list[float]] = {}
     for sample in filter(None, map(_SAMPLE.match, text.split("\n"))):
-        try:
-            value = float(sample[2])
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            page.setdefault(sample[1], []).append(value)
+        with suppress(ValueError):
+            if math.isfinite(value := float(sample[3])):
+                name = "".join([sample[1], *_BOUND.findall(sample[2] or "")])
+                page.setdefault(name, []).append(value)
     return page
+
+
+def sums(text: str) -> dict[str, float]:
+    """Return the sum of the samples of each metric of a page, 0 for others."""
+    return defaultdict(float, {name: sum(values) for name, values in samples(text).items()})
 
 
 def expected_hit_rate(requests: Requests) -> float:

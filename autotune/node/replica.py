@@ -142,9 +142,16 @@ def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCach
     if segments:
         cut = [_whole_blocks(pieces, block) for pieces in segments]
     else:
-        shared = requests.prefix_tokens // block * block
+        # A prompt that ends within the prefix has its first pieces only.
+        whole = np.minimum(requests.prefix_tokens, requests.input_tokens) // block * block
+        ends = np.unique(np.append(0, whole))
         cut = [
-            {group: shared} if shared and group >= 0 else {} for group in requests.group.tolist()
+            {
+                group * (requests.prefix_tokens + 1) + end: size
+                for end, size in zip(ends[1:].tolist(), np.diff(ends).tolist(), strict=True)
+                if group >= 0 and end <= own
+            }
+            for group, own in zip(requests.group.tolist(), whole.tolist(), strict=True)
         ]
     if requests.turns is not None:
         # The next turn of the session begins with them.

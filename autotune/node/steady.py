@@ -117,7 +117,8 @@ class LoadSummary(NamedTuple):
             uniformity=max(0.0, 1.0 - 2.0 * float(written.std() / written.mean())),
             running_tokens=float((odds * (read + written / 2)).sum()),
             span_s=float(requests.send_s.max()),
-            shared=requests.prefix_tokens or shared_tokens(requests) // count,
+            shared=int(np.minimum(requests.prefix_tokens, read).mean())
+            or shared_tokens(requests) // count,
             groups=groups or int(bool(requests.blocks or requests.turns)),
         )
 

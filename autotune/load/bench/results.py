@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -82,10 +82,10 @@ class Bench(BenchOptions):
         """Return the server's GPUs, and the hourly cost of one."""
         return Rent.checked(self.gpus, self.gpu_hour_price)
 
-    def load_workload(self) -> Workload:
-        """Return the workload by its name, with the arrivals of these options."""
+    def load_workload(self, load: Callable[[str], Workload] = load_workload) -> Workload:
+        """Return the workload that `load` gives by its name, with the arrivals of these options."""
         (name,) = with_options([self.workload], self.speedup, self.output_len)
-        workload = load_workload(name)
+        workload = load(name)
         if not self.goal.fixed:
             self._check_find_load(workload)
         if self.concurrency and self.request_rate is not None:

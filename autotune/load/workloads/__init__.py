@@ -42,6 +42,7 @@ from .lengths import (
     OfFile,
     SessionLengths,
     ShareGPTLengths,
+    TableLengths,
     TraceLengths,
 )
 from .prompt_files import Half, held_at_once
@@ -53,7 +54,7 @@ _FORMS: dict[str, dict[str, str]] = parse_yaml(beside(__file__, "forms.yaml"))
 _LENGTHS: TypeAdapter[Lengths] = TypeAdapter(Lengths)
 _DEFAULT_PROMPTS = 1000
 _HINT = (
-    "Or random:IN:OUT[:N], sharegpt:FILE[:N], jsonl:FILE, trace:FILE, or sessions:FILE; "
+    "Or random:IN:OUT[:N], sharegpt:FILE[:N], jsonl:FILE, trace:FILE, sessions:FILE, live:URL; "
     "others are described in search_spaces/workloads/<name>.yaml."
 )
 
@@ -130,7 +131,7 @@ class Workload(Entry):
             for point in self.points:
                 lengths = point.lengths
                 shortest = lengths.input_tokens if isinstance(lengths, FixedLengths) else 0
-                if shortest < self.prefix.tokens:
+                if shortest < self.prefix.tokens and not isinstance(lengths, TableLengths):
                     raise ValueError(
                         "prefix.tokens must not exceed the input tokens of a load point of fixed lengths"
                     )
@@ -357,6 +358,8 @@ def _at(document: Any, path: Sequence[str]) -> Json:
 def load_workload(text: str, library: Library | None = None) -> Workload:
     """Return a workload by name or form (``short:500``, ``random:IN:OUT``); raises `UnknownName`,
     `BadInput`."""
+    if library and text in library.traffic:
+        return Workload.model_validate(library.traffic[text])
     form, colon, rest = text.partition(":")
     if colon and form in _FORMS and not rest.isdecimal():
         return _in_form(text)

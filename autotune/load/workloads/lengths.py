@@ -227,9 +227,9 @@ class TableLengths(Entry):
         return min(self.total_limit, int(self.input_quantiles[1.0] + self.output_quantiles[1.0]))
 
     def draw(self, prompts: int, generator: Generator, _tokenizer: Tokenizer) -> Drawn:
-        read = _stratified(self.input_quantiles, prompts, generator)
+        read = _stratified(self.input_quantiles, prompts, generator).clip(1, self.total_limit - 1)
         written = _stratified(self.output_quantiles, prompts, generator)
-        return Drawn(read, np.minimum(written, self.total_limit - read))
+        return Drawn(read, np.minimum(written, self.total_limit - read).clip(1))
 
     def source(self, _tokenizer: Tokenizer) -> str:
         if self.stand_in_for is None:

@@ -18,7 +18,14 @@ from autotune.load.metrics.table import COSTS, INVALID, curve_of, is_valid_row, 
 from autotune.load.workloads import load_workload
 from autotune.tuner.backends import backend_of
 from autotune.tuner.search import objective
-from autotune.tuner.study.home import Home, is_server, tracking_uri, ui_command, without_credentials
+from autotune.tuner.study.home import (
+    Home,
+    is_server,
+    library_of,
+    tracking_uri,
+    ui_command,
+    without_credentials,
+)
 from autotune.tuner.study.options import command_line, rows_of
 from autotune.tuner.study.recommendation import Choice, MatrixCell, NearestMiss, Verdict
 from autotune.tuner.study.results import is_held
@@ -489,7 +496,7 @@ def _load(study: StudyRecord, name: str) -> dict[str, str]:
     completed it."""
     description = "–"
     with suppress(BadInput):  # a file that is gone, or a name of a library of one's own
-        workload = load_workload(name)
+        workload = load_workload(name, library_of(study.spec))
         offered = dict.fromkeys(
             f"{point.prompts} prompts {point.arrival.describe()}" for point in workload.points
         )

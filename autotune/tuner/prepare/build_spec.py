@@ -66,13 +66,14 @@ _AS_TYPED = (
     "sampler",
     "seed",
     "sources",
+    "traffic",
 )
 """Options that a study stores as typed."""
 
 
 def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     """Check every name and figure of the options; raises `BadInput` with the valid alternatives."""
-    library = library_for(options.space)
+    library = library_for(options.space, traffic=options.traffic)
     named = None if options.on == "auto" else backend_named(options.on)
     if named is not None:
         if named.recorded:
@@ -114,6 +115,9 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         noise=backend.noise(options.noise),
         keeps_unread=backend.predicted,
         keeps_set=True,
+        notes=tuple(
+            note for one in options.traffic.values() for note in str(one["origin"]).split("\n")
+        ),
         space=str(options.space.resolve()) if options.space else None,
         **_accuracy(options.accuracy, backend),
         **backend.secret_sources(options),

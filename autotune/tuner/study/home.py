@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
@@ -219,7 +220,7 @@ def _check_empty(folder: Path) -> None:
 
     A study that was killed before its specification was written has left no more than these.
     """
-    left = re.compile(r"lock|trials|\.study\.yaml\..+\.tmp")
+    left = re.compile(r"lock|traffic|trials|\.study\.yaml\..+\.tmp")
     others = [path for path in folder.glob("*") if not left.fullmatch(path.name)] + [
         *folder.glob("trials/*")
     ]
@@ -231,7 +232,7 @@ def _check_empty(folder: Path) -> None:
 
 
 def library_of(spec: StudySpec) -> Library:
-    return library_for(Path(spec.space) if spec.space else None, spec.calibration)
+    return library_for(Path(spec.space) if spec.space else None, spec.calibration, spec.traffic)
 
 
 def context_limit(spec: StudySpec, name: str, version: str) -> int:
@@ -250,13 +251,17 @@ def calibration_of_home(given: Path | None, home: Path) -> Path | None:
     return given or (left if left.is_file() else None)
 
 
-def library_for(space: Path | None, calibration: JsonObject | None = None) -> Library:
+def library_for(
+    space: Path | None,
+    calibration: JsonObject | None = None,
+    traffic: Mapping[str, JsonObject] | None = None,
+) -> Library:
     """Return the packaged spaces, overlaid by the user's folder or engine file, with other
-    coefficients if given."""
+    coefficients and with workloads of servers' metrics if given."""
     if space is not None and not space.exists():
         raise BadInput(f"--space {space}: no such file or folder")
     if space is None or not space.is_dir():
-        return Library(files=() if space is None else (space,), calibration=calibration)
+        return Library((), () if space is None else (space,), calibration, traffic)
     read = {path for kind in KINDS for _, path in documents(space, kind)}
     files = {
         *space.glob("*/*.y*ml"),
@@ -268,7 +273,7 @@ def library_for(space: Path | None, calibration: JsonObject | None = None) -> Li
             f"--space {unread[0] if unread else space}: is not read; right: {right}, "
             "ENGINE/engine.yaml"
         )
-    return Library((space,), calibration=calibration)
+    return Library((space,), (), calibration, traffic)
 
 
 DATABASE = "mlflow.db"

@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.base import frozen
+from autotune.base import JsonObject, frozen
 from autotune.base.files import beside
 from autotune.engines.command import referenced
 from autotune.engines.entry import parse_yaml
@@ -70,6 +70,8 @@ class RunOptions:
     engines: Sequence[str] = ()
     model_id: str | None = None
     workloads: Sequence[str] = ()
+    window: str | None = None
+    traffic: Mapping[str, JsonObject] = field(default_factory=dict)
     final_workload: str | None = None
     speedup: float | None = None
     output_len: int | None = None
@@ -242,6 +244,7 @@ class SimulateOptions(EngineOptions):
 
     workload: str = "sharegpt"
     output_len: int | None = None
+    window: str | None = None
     concurrency: int | None = None
     find_load: Literal["concurrency", "rate"] | None = None
     slos: Sequence[str] = ()

@@ -77,6 +77,7 @@ class StudySpec(_Value):
 
     Attributes:
         divided: the search sends the first half of a file's requests, and the finals the second.
+        traffic: workloads that were read from servers' metrics, by their names among `workloads`.
         weights: workload to its weight in the objective, a weighted geometric mean; empty: the
             first workload alone.
         goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to
@@ -117,6 +118,7 @@ class StudySpec(_Value):
     gpus: int = Field(gt=0)
     engines: tuple[EngineChoice, ...]
     workloads: tuple[str, ...]
+    traffic: dict[str, Json] = {}
     final_workload: str | None = None
     divided: bool = False
     objective: str = "total_token_throughput"
