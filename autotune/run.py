@@ -18,6 +18,7 @@ from autotune.outputs.export import write_artefacts
 from autotune.outputs.progress import Progress, cost_line
 from autotune.outputs.tracking import Tracker
 from autotune.tuner.accuracy.check import Gate
+from autotune.tuner.advice import advise
 from autotune.tuner.backends import EvaluationSetup, Evaluator, evaluator_for
 from autotune.tuner.executors import Executor, retire_bad_node
 from autotune.tuner.executors.factory import executor_for
@@ -121,6 +122,13 @@ def _tune(
                 explanation,
                 prepared.kept,
             ).model_copy(update={"regressions": home.regressions(spec.study)})
+            if prepared.backend.foreign and spec.baseline and not spec.verifies:
+                progress.phase("simulating what its configuration could carry")
+                try:
+                    advice = advise(spec, prepared.library, folder)
+                    recommendation = recommendation.model_copy(update={"advice": advice})
+                except BadInput as error:
+                    progress.note(f"its configuration is not simulated: {error}")
             for note in write_artefacts(folder, spec, study.launches, recommendation):
                 progress.note(note)
             tracker.finish(recommendation, folder)

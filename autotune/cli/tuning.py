@@ -228,6 +228,8 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     if chosen is not None and not chosen.external:
         lines += [command(chosen.command, _WIDTH), ""]
         files += "" if chosen.stand_in else ", serve.sh"
+    elif advice := recommendation.advice:
+        lines += ["This measures the options:", command(advice.measure, _WIDTH), ""]
     elif (miss := recommendation.nearest_miss) is not None and not recommendation.address:
         lines += ["Command of the closest attempt:", command(miss.command, _WIDTH), ""]
     lines += [f"files    {folder}: {files}", f"mlflow   {ui_command(home.path)}"]

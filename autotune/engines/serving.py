@@ -106,6 +106,8 @@ class TrafficMetrics(Versioned):
     """Counter of the requests that ended."""
     latency: str
     """Histogram of seconds from a request's arrival to its end."""
+    token: str | None = None
+    """Histogram of a request's mean seconds per token after the first."""
     samples: str | None = None
     """Histogram of a request's `n`; each of its answers is a request of the other metrics."""
     source: str

@@ -24,6 +24,8 @@ from autotune.engines import EngineCard, Library
 from autotune.engines.serving import TrafficMetrics
 
 from .client.target import Target
+from .metrics.records import QUANTILES
+from .metrics.table import Metrics
 from .prefix_cache import CacheUse, DraftUse, acceptance, counters, drafts_of_page, samples, sums
 from .server_client import ServerClient
 from .workloads import Prefix, Workload
@@ -130,13 +132,8 @@ def workload_of(name: str, readings: Readings, *, searched: bool = False) -> Wor
 
     Raises `BadInput` for pages of no engine, of a restart, or of too few requests.
     """
-    pages = [sums(readings[at_s]) for at_s in sorted(readings)]
-    first, last = pages[0], pages[-1]
-    card, metrics = _source(last)
-    gauges = [card.serving.metrics.get(f"{kind}_requests", "") for kind in ("waiting", "running")]
-    rows = np.array([[page[one] for one in (f"{metrics.began}_count", *gauges)] for page in pages])
+    (first, *_, last), (card, metrics), grew, rows = _grown(readings)
     seconds = max(readings)
-    grew = defaultdict(float, {one: value - first[one] for one, value in last.items()})
     ended = grew[metrics.ended]
     if (np.diff(rows[:, 0]) < 0).any() or ended < _TOO_FEW:
         raise BadInput(
@@ -182,6 +179,27 @@ def workload_of(name: str, readings: Readings, *, searched: bool = False) -> Wor
     return Workload.model_validate({**document, "points": [point], "prefix": prefix})
 
 
+def _grown(
+    readings: Readings,
+) -> tuple[list[dict[str, float]], tuple[EngineCard, TrafficMetrics], dict[str, float], Floats]:
+    """Return the sums of each page, their names, by how much they grew, and rows of the requests
+    that began, wait and run."""
+    pages = [sums(readings[at_s]) for at_s in sorted(readings)]
+    card, metrics = _source(pages[-1])
+    gauges = [card.serving.metrics.get(f"{kind}_requests", "") for kind in ("waiting", "running")]
+    rows = np.array([[page[one] for one in (f"{metrics.began}_count", *gauges)] for page in pages])
+    grew = {one: value - pages[0][one] for one, value in pages[-1].items()}
+    return pages, (card, metrics), defaultdict(float, grew), rows
+
+
+def _counts(grew: Mapping[str, float], histogram: str | None) -> dict[float, float]:
+    """Return the counts of a histogram's buckets by upper bound; none without it."""
+    begin = f"{histogram}_bucket"
+    held = {float(one[len(begin) :]): grew[one] for one in grew if one.startswith(begin)}
+    bounds = sorted(held)
+    return dict(zip(bounds, np.diff([0.0, *map(held.__getitem__, bounds)]), strict=True))
+
+
 def _source(page: Mapping[str, float]) -> tuple[EngineCard, TrafficMetrics]:
     """Return the engine of a page and its names, those with histograms of lengths if it has them."""
     cards = Library().engines.values()
@@ -202,12 +220,9 @@ def _lengths(
 ) -> dict[float, float]:
     """Return quantiles of prompts or answers, up to `most` tokens, and note what they are."""
     histogram = metrics.prompt if kind == "prompt" else metrics.answer
-    begin = f"{histogram}_bucket"
-    held = {float(one[len(begin) :]): grew[one] for one in grew if one.startswith(begin)}
-    bounds = sorted(held)
-    counts = dict(zip(bounds, np.diff([0.0, *map(held.__getitem__, bounds)]), strict=True))
+    counts = _counts(grew, histogram)
     mean = grew.get(f"{histogram}_sum", 0.0) / max(sum(counts.values()), 1)
-    if not held:
+    if not counts:
         mean = grew.get(card.serving.metrics.get(f"{kind}_tokens", ""), 0.0) / grew[metrics.ended]
         counts = {4 * mean: 1.0}
         notes.append(
@@ -292,8 +307,7 @@ def _prefix(
     prompts: int,
 ) -> tuple[Prefix | None, str]:
     """Return the prefix that gives the share of prompt tokens found in the prefix cache."""
-    uses = ([counters(one, page) for page in (first, last)] for one in card.serving.cache_metrics)
-    use = next((CacheUse.between(*pair) for pair in uses if all(pair)), None)
+    use = _cache_use(first, last, card)
     if use is None:
         return None, "the pages have no hits of the prefix cache: no shared prefix"
     said = f"{use.hit_rate:.1%} of the prompt tokens came from the prefix cache"
@@ -309,6 +323,14 @@ def _prefix(
     )
 
 
+def _cache_use(
+    first: Mapping[str, float], last: Mapping[str, float], card: EngineCard
+) -> CacheUse | None:
+    """Return the use of the prefix cache between two pages; None where they do not have it."""
+    uses = ([counters(one, page) for page in (first, last)] for one in card.serving.cache_metrics)
+    return next((CacheUse.between(*pair) for pair in uses if all(pair)), None)
+
+
 def _drafts(readings: Readings, card: EngineCard) -> list[str]:
     """Return sentences on the drafts."""
     ends = [samples(readings[at_s]) for at_s in (0.0, max(readings))]
@@ -316,3 +338,37 @@ def _drafts(readings: Readings, card: EngineCard) -> list[str]:
     uses = (DraftUse.between(*(drafts_of_page(one, page) for page in ends)) for one in known)
     found = acceptance([use for use in uses if use][:1])
     return [f"{name.replace('_', ' ')}: {value:.3g}" for name, value in found.items()]
+
+
+def carried(folder: Path) -> Metrics:
+    """Return what servers carried between the first and the last page of a folder of `keep`, by
+    their own counters; quantiles lie evenly within a bucket, as those of Prometheus."""
+    readings = _saved(str(folder), 0)
+    pages, (card, metrics), grew, rows = _grown(readings)
+    seconds = max(readings)
+    totals = (card.serving.metrics.get(f"{kind}_tokens", "") for kind in _KINDS)
+    done, read, written = (grew[name] for name in (metrics.ended, *totals))
+    found = {
+        "duration": seconds,
+        "completed": done,
+        "total_input_tokens": read,
+        "total_output_tokens": written,
+        "request_throughput": done / seconds,
+        "output_throughput": written / seconds,
+        "total_token_throughput": (read + written) / seconds,
+        "mean_concurrent_requests": float(rows[:, 1:].sum(axis=1).mean()),
+    }
+    if use := _cache_use(pages[0], pages[-1], card):
+        found["cache_hit_rate"] = use.hit_rate
+    latencies = {"ttft": metrics.began, "tpot": metrics.token, "e2el": metrics.latency}
+    for name, histogram in latencies.items():
+        counts = _counts(grew, histogram)
+        if not (count := sum(counts.values())):
+            continue
+        found[f"mean_{name}_ms"] = 1e3 * grew[f"{histogram}_sum"] / count
+        ends = [0.0, *counts]
+        shares = np.cumsum([0.0, *counts.values()]) / count
+        ends[-1] = ends[-2]
+        for quantile, share in QUANTILES.items():
+            found[f"{quantile}_{name}_ms"] = 1e3 * float(np.interp(share, shares, ends))
+    return found

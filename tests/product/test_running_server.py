@@ -3,10 +3,15 @@ recommended command."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+import shlex
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.product.cli import autotune, rows
@@ -212,3 +217,59 @@ def test_the_command_of_a_running_server_is_the_baseline(
     assert limit in found["baseline"]
     note = next(one for one in found["notes"] if one.startswith("the baseline is"))
     assert f"{version}: " in note
+
+
+@pytest.mark.e2e
+def test_a_server_that_carries_traffic_is_read_and_not_loaded(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with serving(speed="4") as url, httpx.Client(base_url=url, trust_env=False) as users:
+        body = {"model": MODEL, "max_tokens": 40, "ignore_eos": True}
+
+        def ask(number: int) -> None:
+            users.post("/v1/completions", json={**body, "prompt": [number] * 300})
+
+        def sent() -> float:
+            page = users.get("/metrics").text
+            rows = re.findall(r"^vllm:request_success_total.* (\S+)$", page, re.MULTILINE)
+            return sum(map(float, rows))
+
+        stop = threading.Event()
+        answered = itertools.count()
+
+        def use() -> None:
+            while not stop.is_set():
+                ask(next(answered))
+
+        user = threading.Thread(target=use)
+        user.start()
+        where = ("--on", f"external:{url}", "--workload", f"live:{url}", "--window", "5s")
+        question = ["run", "--model", MODEL, "--hw", "h100", "--gpus", "2"]
+        done = autotune(*question, *where, "--study", "s", home=home)
+        more = autotune(*question, *where, "--ladder", "4", home=home)
+        stop.set()
+        user.join()
+        assert done.code == 0, done.err
+        assert sent() == next(answered), "only the users' requests"
+        assert more.code == 2
+        assert "would load it on top" in more.err
+    assert "nothing was sent" in done.out
+    found = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
+    assert (found["evidence"], found["advice"]["evidence"]) == ("emulated", "simulated")
+    carried = found["workloads"][f"live:{url}"]["recommended"]
+    assert carried["total_output_tokens"] / carried["completed"] == pytest.approx(40, rel=0.1)
+    low, high = found["advice"]["request_rate_interval90"]
+    assert low < found["advice"]["request_rate"] < high
+    assert found["advice"]["request_rate"] > carried["request_throughput"]
+    best = found["advice"]["options"][0]
+    assert best["options"]["max_running_requests"][0] == 64
+    assert best["gain_interval90"][0] < best["gain_percent"] < best["gain_interval90"][1]
+    # The command is in the report, and works as it stands.
+    report = (home / "studies" / "s" / "report.md").read_text()
+    assert found["advice"]["measure"] in report
+    words = shlex.split(found["advice"]["measure"])[1:]
+    again = autotune(*words, "--launches", "4", "--study", "t", home=home)
+    assert again.code == 0, again.err
+    repeated = json.loads((home / "studies" / "t" / "recommendation.json").read_text())
+    assert repeated["baseline"]["config"]["max_running_requests"] == 64

@@ -73,6 +73,8 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
     choice = outcome.recommended
     if not choice:
         parts += _nothing_feasible(study)
+    elif outcome.advice:
+        parts += ["This measures the options below:", text.block(outcome.advice.measure, "bash")]
     elif choice.external:
         program = text.code(choice.argv[0])
         parts.append(f"autotune did not start the server ({program}); its command is unknown.")

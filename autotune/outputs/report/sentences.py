@@ -9,7 +9,7 @@ from autotune.engines import FailureKind
 from autotune.load.capacity.goal import carried, shape_carried
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import SHORT_S, Slo
-from autotune.load.metrics.table import GOODPUT, VIOLATIONS, Metrics, title_of
+from autotune.load.metrics.table import GOODPUT, HEADLINE, VIOLATIONS, Metrics, title_of
 from autotune.load.workloads import how_fixed, load_workload
 from autotune.tuner.study.recommendation import (
     EXTERNAL,
@@ -378,6 +378,8 @@ def _measured(outcome: Recommendation) -> str:
         missed = f" {_missed(outcome, miss)}" if miss else ""
         return f"{outcome.address} does not meet the limits.{missed}"
     goal = choice.objective
+    if _is_traffic(outcome):
+        return _carries(outcome, _of_objective(outcome) or {})
     label = outcome.label
     if outcome.origin is Evidence.MEASURED:
         label = "Measured"
@@ -392,12 +394,64 @@ def _way_on(outcome: Recommendation) -> list[str]:
     verification."""
     if not outcome.address or outcome.predictions:
         return []
+    if _is_traffic(outcome):
+        return _advice(outcome)
     asked = f"--model {outcome.model} --hw {outcome.hardware} --gpus {outcome.gpus}"
     return [
         "autotune cannot reconfigure this server.",
         f"To search: autotune run {asked} --baseline '<your command>'",
         f"To check a result on it: autotune verify STUDY --on {EXTERNAL}{outcome.address}",
     ]
+
+
+def _is_traffic(outcome: Recommendation) -> bool:
+    """Return whether a server was not loaded, but its own traffic was read."""
+    return any(name == f"live:{outcome.address}" for name in outcome.workloads)
+
+
+def _carries(outcome: Recommendation, metrics: Metrics) -> str:
+    """Say what a server carried by its own counters."""
+    rate, speed = (metrics[name] for name in ("request_throughput", "total_token_throughput"))
+    facts = [f"{readable.number(rate)} requests/s, {readable.number(speed)} tok/s"]
+    if flying := metrics.get("mean_concurrent_requests"):
+        facts.append(f"{readable.number(flying)} in flight")
+    for name in ("ttft", "tpot"):
+        if (mean := metrics.get(f"mean_{name}_ms")) is not None:
+            values = (mean, *(metrics[f"{one}_{name}_ms"] for one in ("p95", "p99")))
+            mean, p95, p99 = map(readable.number, values)
+            facts.append(f"{name.upper()} {mean} ms (P95 {p95}, P99 {p99})")
+    if (hits := metrics.get("cache_hit_rate")) is not None:
+        facts.append(f"{100 * hits:.0f} % of prompt tokens from the prefix cache")
+    label = "Measured" if outcome.origin is Evidence.MEASURED else outcome.label
+    over = f"over {metrics['duration']:.0f} s, nothing was sent"
+    return f"{label}: {outcome.address} carries {', '.join(facts)} ({over})."
+
+
+def _advice(outcome: Recommendation) -> list[str]:
+    """Say what a server could carry, which options to look at first, and how to measure them."""
+    advice = outcome.advice
+    if advice is None:
+        return [
+            "Its configuration is unknown or not simulated; --baseline '<its command>' names it."
+        ]
+    on_node = "90 % interval on a real node"
+    rates = readable.interval(advice.request_rate_interval90)
+    lines = [
+        f"SIMULATED: its configuration could carry {readable.number(advice.request_rate)} of these "
+        f"requests/s, {readable.number(advice.total_token_throughput)} tok/s "
+        f"({on_node} {rates} requests/s)."
+    ]
+    for one in advice.options:
+        changes = ", ".join(
+            f"{name} {text.scalar(new)} (now {text.scalar(old)})"
+            for name, (old, new) in one.options.items()
+        )
+        gain = readable.gain(HEADLINE, one.gain_percent)
+        within = readable.gains(HEADLINE, one.gain_interval90)
+        lines.append(f"SIMULATED: {gain} tok/s by {changes} ({on_node} {within}).")
+    if not advice.options:
+        lines.append("SIMULATED: no other options of its engine carry more.")
+    return lines
 
 
 def _sentence(outcome: Recommendation) -> str:

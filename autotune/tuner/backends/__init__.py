@@ -223,9 +223,8 @@ class Backend(ABC):
 
     # The question: from options to a specification.
 
-    def own_defaults(self) -> Mapping[str, int]:
-        """Return this backend's own defaults of ``launches`` and ``seed``, where they differ from
-        those of `run`."""
+    def own_defaults(self, workloads: Sequence[str] = ()) -> Mapping[str, Any]:
+        """Return this backend's own defaults of options, where they differ from those of `run`."""
         return {}
 
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:

@@ -10,9 +10,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from random import randrange
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import yaml
 
@@ -50,6 +51,7 @@ from autotune.engines.entry import is_version
 from autotune.engines.installed import engine_of, why_missing, with_installed_program
 from autotune.engines.report_back import parse_reported
 from autotune.load.client.target import Target
+from autotune.load.live import carried
 from autotune.load.load import Load
 from autotune.load.measuring import LoadOptions, Measurement, ReadPower, send
 from autotune.load.metrics.table import Metrics
@@ -87,6 +89,7 @@ from . import (
     AskedOptions,
     Backend,
     EvaluationSetup,
+    Evaluator,
     Images,
     OwnCandidates,
     backend_of,
@@ -418,7 +421,7 @@ def node_of(spec: StudySpec) -> Node:
 class ServerBackend(Backend):
     """Backend whose trials are loaded over HTTP."""
 
-    def evaluator(self, setup: EvaluationSetup) -> ServerEvaluator:
+    def evaluator(self, setup: EvaluationSetup) -> Evaluator:
         return ServerEvaluator(setup.spec, setup.library, setup.folder, notify=setup.notify)
 
     @abstractmethod
@@ -610,13 +613,50 @@ class External(ServerBackend):
     def url(self) -> str:
         return self.on.partition(":")[2]
 
-    def own_defaults(self) -> Mapping[str, int]:
+    def watches(self, workloads: Sequence[str]) -> bool:
+        """Return whether the load is the server's own traffic: then nothing is sent to it."""
+        return f"live:{self.url}" in workloads
+
+    def own_defaults(self, workloads: Sequence[str] = ()) -> Mapping[str, Any]:
+        if self.watches(workloads):
+            return {"launches": 1, "baseline": f"live:{self.url}"}
         # The server may keep the prompts of an earlier study in its cache.
         return {"launches": MEASUREMENTS, "seed": randrange(10**6)}
 
+    def evaluator(self, setup: EvaluationSetup) -> Evaluator:
+        return (
+            partial(self._read, setup)
+            if self.watches(setup.spec.workloads)
+            else super().evaluator(setup)
+        )
+
+    def _read(self, setup: EvaluationSetup, trial: Trial) -> TrialResult:
+        """Return what the server carried between its pages; nothing is sent to it."""
+        spec = setup.spec
+        metrics = carried(setup.folder / "traffic" / "0")
+        return TrialResult(
+            State.COMPLETE,
+            Evidence.EMULATED if self._connect(spec).emulated else self.evidence,
+            metrics={spec.workloads[0]: metrics},
+            times_s={"load": metrics["duration"]},
+            gpus=spec.gpus,
+            started_at=timestamp(),
+        )
+
+    def announcement(self, spec: StudySpec, library: Library, options: AskedOptions) -> str:
+        if self.watches(spec.workloads):
+            return f"read from the counters of {self.url}: it carries traffic, so nothing is sent to it"
+        return super().announcement(spec, library, options)
+
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:
+        watches = self.watches(options.workloads)
+        if watches and (options.workloads[1:] or options.find_load or options.ladder):
+            raise BadInput(
+                f"--workload {options.workloads[0]}: its traffic alone is read there, so neither other "
+                "workloads nor --find-load and --ladder, which would load it on top"
+            )
         refused = {
-            "--baseline": options.baseline,
+            "--baseline": None if watches else options.baseline,
             "--engine-arg": options.engine_args,
             "--set": options.pins,
             "--env": options.env,
@@ -671,9 +711,10 @@ class External(ServerBackend):
         reports it."""
         renamed = server.model != spec.model.id
         notes = [f"{self.url} serves {spec.model.id} as {server.model}"] if renamed else []
-        with ServerClient(Target.parse(server.url, server.api_key)) as client:
-            _, refused = client.asked(server.model)
-        notes += [f"{self.url}: requests are {sentence}" for sentence in refused.sentences()]
+        if not self.watches(spec.workloads):
+            with ServerClient(Target.parse(server.url, server.api_key)) as client:
+                _, refused = client.asked(server.model)
+            notes += [f"{self.url}: requests are {sentence}" for sentence in refused.sentences()]
         sources = {
             one.name: one.settings for one in reported_by(server, kind.card, context.version)
         }

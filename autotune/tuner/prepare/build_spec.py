@@ -99,8 +99,8 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     # Say it before candidates are listed; a cluster's nodes have limits of their own.
     if backend.launches and is_local(options.executor) and (problem := too_few_files()):
         raise BadInput(problem)
-    usual = backend.own_defaults()
-    options = replace(options, **{n: v for n, v in usual.items() if not options.says(n)})  # type: ignore[arg-type]
+    usual = backend.own_defaults(options.workloads)
+    options = replace(options, **{n: v for n, v in usual.items() if not options.says(n)})
     spec = StudySpec(
         **{name: getattr(options, name) for name in _AS_TYPED},
         study=_study_name(options, model, hardware),
@@ -206,7 +206,7 @@ def _served(
     cards = _engines(options, library)
     names = [card.engine for card in cards]
     context = context_of(spec, "", library)
-    options, running, running_notes = with_running(options, context, library)
+    options, running, running_notes = with_running(options, context, backend, library)
     options, recipe, files, recipe_notes = with_recipe(options, context, names, backend, library)
     calibration = calibration_in(options.calibration if backend.predicted else None)
     notes = [*spec.notes, *deployed.notes, *running_notes, *recipe_notes]

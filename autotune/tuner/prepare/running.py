@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,67 +13,56 @@ from autotune.engines.entry import is_version
 from autotune.engines.report_back import parse_reported
 from autotune.servers.command import read_secret
 
+from ..backends import Backend
 from ..study.options import RunOptions
 
 FORM = "live:"
 
 
 def with_running(
-    options: RunOptions, context: Context, library: Library
+    options: RunOptions, context: Context, backend: Backend, library: Library
 ) -> tuple[RunOptions, dict[str, str], list[str]]:
     """Replace ``--baseline live:URL`` by the command of that server; with the version by engine,
-    and notes.
+    and a note.
 
-    Raises `BadInput` where the server does not tell its configuration, or serves another model.
+    Raises `BadInput` where the server does not tell its configuration, or serves another model;
+    of a server that is measured itself the note says so.
     """
-    url = (options.baseline or "").partition(FORM)[2]
-    if not (options.baseline or "").startswith(FORM):
+    form, _, url = (options.baseline or "").partition(FORM)
+    if form or not url:
         return options, {}, []
     # Only here, because the HTTP client takes a while to load.
     from autotune.servers.server import connect
 
     from ..backends.read_back import reported_by
 
-    names = context.model.id, *context.model.aliases
-    server = connect(
-        url, names, read_secret(options.api_key_env, options.api_key_file, "--api-key")
-    )
-    if server.owner not in library.engines:
-        raise BadInput(
-            f"--baseline {options.baseline}: {server.owner or 'its engine'} is no known engine; {_WAY}"
-        )
-    kind = engine(server.owner, library)
-    told: dict[str, JsonObject] = {}
-    # Its paths depend on the version, which it may tell there only.
-    for version in filter(is_version, (server.version, *reversed(kind.card.versions))):
-        told = {o.name: o.settings for o in reported_by(server, kind.card, version)}
-        if told:
-            break
-    version = str(told.get("info", {}).get("version") or server.version)
-    here = replace(context, version=kind.version(version or None)).as_read(kind.card)
-    command, how = _command(kind, here, told)
-    if command is None:
-        needs = kind.card.serving.tells_with
-        problem = f"{kind.card.title} does not tell its configuration there"
-        if needs:
-            problem += f" (it does with {needs})"
-        raise BadInput(f"--baseline {options.baseline}: {problem}; {_WAY}")
-    note = f"the baseline is {how} at {url}, {kind.card.title} {here.version}: {command.shell()}"
-    return replace(options, baseline=command.shell()), {kind.name: here.version}, [note]
+    key = read_secret(options.api_key_env, options.api_key_file, "--api-key")
+    server = connect(url, (context.model.id, *context.model.aliases), key)
+    try:
+        kind = engine(server.owner, library)
+        versions = filter(is_version, (server.version, *reversed(kind.card.versions)))
+        # Its paths depend on the version, which it may tell there only.
+        answers = (reported_by(server, kind.card, version) for version in versions)
+        told = {one.name: one.settings for one in next(filter(None, answers), ())}
+        version = kind.version(told.get("info", {}).get("version") or server.version or None)
+        command = _command(kind, replace(context, version=version).as_read(kind.card), told)
+    except BadInput as error:
+        if not backend.foreign:
+            raise BadInput(
+                f"--baseline {options.baseline}: {error}; give its command, --baseline '<command>': "
+                "it stands in the manifest or script that started it, or in ps -eo args on its machine"
+            ) from error
+        return replace(options, baseline=None), {}, [f"{url}: {error}; give it with --baseline"]
+    shell = command.shell()
+    note = f"the baseline is that of {url}, {kind.card.title} {version}: {shell}"
+    return replace(options, baseline=shell), {kind.name: version}, [note]
 
 
-_WAY = (
-    "give its command, --baseline 'vllm serve …': it stands in the manifest or the script that "
-    "started it, or in ps -eo args on its machine"
-)
-
-
-def _command(
-    kind: Engine, context: Context, told: dict[str, JsonObject]
-) -> tuple[Command | None, str]:
-    """Return the command that a server was started with, else one of the settings that it tells;
-    and which one it is."""
-    words = str(told.get("info", {}).get(kind.card.serving.told_command or "") or "").split()
+def _command(kind: Engine, context: Context, told: Mapping[str, JsonObject]) -> Command:
+    """Return the command that a server was started with, else one of the settings that it tells,
+    which has no other options; raises `BadInput` for neither."""
+    serving = kind.card.serving
+    words = str(told.get("info", {}).get(serving.told_command or "") or "").split()
     public = [
         word
         for word, secret in redact.hidden(words)
@@ -81,14 +71,15 @@ def _command(
     with suppress(BadInput):
         command = Command((*kind.program, *public))
         if public and kind.parse(command, context.version):
-            return command, "the command"
+            return command
+    if not told:
+        needs = f" (it does with {serving.tells_with})" if serving.tells_with else ""
+        raise BadInput(f"{kind.card.title} does not tell its configuration there{needs}")
     usual = Configuration(kind.name, kind.default_knobs(context))
-    reported, ran = parse_reported(kind, usual, context, told)
-    scope = context.scope(ran.knobs)
-    for name in reported:
+    _, ran = parse_reported(kind, usual, context, told)
+    for name, value in usual.knobs.items():
         try:
-            kind.knob_additions(name, scope, context.version)
+            kind.knob_additions(name, context.scope(ran.knobs), context.version)
         except BadInput:  # Its own choice, for which it has no option
-            ran = ran.with_knobs(**{name: usual.knobs[name]})
-    how = f"made of {len(reported)} reported settings (options that are no knobs are not reported)"
-    return (kind.command(ran, context) if told and reported else None), how
+            ran = ran.with_knobs(**{name: value})
+    return kind.command(ran, context)

@@ -553,6 +553,38 @@ class PromisedValue(_Value):
     recommended: str
 
 
+class ChangedOptions(_Value):
+    """Options that a server could have, each with its value and the other one, their command, and
+    the predicted gain.
+
+    The interval is that of a real node, in percent.
+    """
+
+    options: dict[str, tuple[Scalar, Scalar]]
+    gain_percent: float
+    gain_interval90: Interval
+    command: str
+
+
+class Advice(_Value):
+    """The load that a server could carry with its own command, and the options to look at first:
+    simulated.
+
+    Attributes:
+        request_rate, total_token_throughput: the highest before requests queue up.
+        options: the fastest first; the first one has all that the fastest candidate has.
+        measure: the command that measures them.
+    """
+
+    evidence: Evidence = Evidence.SIMULATED
+    command: str
+    request_rate: float
+    request_rate_interval90: Interval
+    total_token_throughput: float
+    options: list[ChangedOptions]
+    measure: str
+
+
 class Exclusion(_Value):
     """An engine that was not searched, and the reason."""
 
@@ -580,6 +612,7 @@ class Recommendation(_Value, Evidenced):
         predictions: of the study that this one verifies, with what was measured.
         regressions: of later versions of the engine, in the order in which they were compared.
         accuracy: result of the check of answers; None without a check.
+        advice: on a server whose traffic was read; None in another study.
     """
 
     study: str
@@ -623,6 +656,7 @@ class Recommendation(_Value, Evidenced):
     resolutions: list[Resolution] = []
     nodes: list[NodeShare] = []
     nearest_miss: NearestMiss | None = None
+    advice: Advice | None = None
     curves: Curves | None = Field(
         default=None, validation_alias="ladder", serialization_alias="ladder"
     )
