@@ -1,6 +1,6 @@
 """Tunes deployments of public projects and writes each recommended command into its own file.
 
-    python benchmarks/product/round_trip.py --out ROUND [--launches 16] [--seeds 3] [FILE …]
+    python -m benchmarks.product.round_trip --out ROUND [--launches 16] [--seeds 3] [FILE …]
 
 For each file of ``tests/outputs/manifests``: `run --baseline FILE` on the simulator, `export --onto
 FILE`, the checks that the file is valid and that nothing else changed, then `run --from FIRST

@@ -159,10 +159,13 @@ def test_several_servers_need_a_cluster() -> None:
 
 @pytest.mark.e2e
 def test_a_round_trip(tmp_path: Path) -> None:
-    script = ROOT / "benchmarks" / "product" / "round_trip.py"
     options = ["--out", str(tmp_path), "--launches", "10", "--seeds", "1", "05-sglang.compose.yaml"]
     done = subprocess.run(
-        [sys.executable, script, *options], capture_output=True, text=True, cwd=ROOT, check=True
+        [sys.executable, "-m", "benchmarks.product.round_trip", *options],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
     )
     row = done.stdout.splitlines()[-1]
     assert row.endswith("| 1 of 1 |"), done.stdout
