@@ -265,3 +265,22 @@ def test_a_file_that_tells_no_server_is_answered(message: str, tmp_path: Path) -
     file.write_text(REFUSED[message])
     with pytest.raises(BadInput, match=message):
         read(str(file))
+
+
+def test_replicas_are_added_where_none_are_written_and_a_sidecar_comes_with_each(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "set.yaml"
+    file.write_text(
+        "kind: StatefulSet\nmetadata: {name: s}\nspec:\n  serviceName: s\n  template:\n    spec:\n"
+        "      containers:\n"
+        "      - {name: log, image: fluent/fluent-bit:4}\n"
+        "      - name: s\n        image: lmsysorg/sglang:v0.5.23\n"
+        "        command: [python3, -m, sglang.launch_server, --model-path, Qwen/Qwen3-8B]\n"
+        "        resources: {limits: {nvidia.com/gpu: 2}}\n"
+    )
+    found = deployment_of(file)
+    changed = found.rewritten(found.command.argv, found.command.env, 1, 2)
+    assert changed == found.text.replace("gpu: 2", "gpu: 1").replace(
+        "  serviceName", "  replicas: 2\n  serviceName"
+    )

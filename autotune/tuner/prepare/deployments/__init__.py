@@ -126,7 +126,7 @@ class Deployment:
                     return there
         what = about["VALUE"] or about["NAME"].replace("\\", "")
         raise BadInput(
-            f"{self.name or 'the command line'}: no place to {edit.replace('_', ' ')} {what}; change it "
+            f"{self.name or 'the command line'}: no place for {edit.replace('_', ' ')} {what}; change it "
             "by hand"
         )
 
@@ -139,12 +139,17 @@ class Deployment:
     def _read(self) -> dict[str, object]:
         """Return what is read, without how the command is spelt and which GPUs it gets."""
         one = self.container
+        # Other containers of a pod are started with it.
+        others = [
+            replace(other, replicas=1) if {*other.names} & {*one.names} else other
+            for other in self.others
+        ]
         return {
             "argv": self.command.argv,
             "env": self._env,
             "gpus": self.gpus,
             "replicas": one.replicas,
-            "rest": (one.names, one.image, one.folders, one.files, one.notes, self.others),
+            "rest": (one.names, one.image, one.folders, one.files, one.notes, others),
         }
 
 

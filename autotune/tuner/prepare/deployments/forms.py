@@ -149,7 +149,7 @@ def _of_pod(whole: Any, pod: Any, one: Any, files: Mapping[str, str]) -> Contain
         list(map(filled, one.get("args") or ())),
         env,
         next((str(n) for key, n in limits.items() if str(key).endswith(".com/gpu")), ""),
-        _at(whole, "spec", "replicas") or 1,
+        int(_at(whole, "spec", "replicas") or 1),
         {
             row["mountPath"]: host
             for row in one.get("volumeMounts") or ()
@@ -220,7 +220,7 @@ def _service(one: Any, folder: Path) -> Container:
         _words(one.get("command")) or (),
         env | _settings(one),
         asked,
-        _at(one, "deploy", "replicas") or one.get("scale") or 1,
+        int(_at(one, "deploy", "replicas") or one.get("scale") or 1),
         {place: str(folder / host) for host, place, *_ in mounts if host and "/" in host},
         one.get("files", {}),
         [
