@@ -95,10 +95,6 @@ class TrafficMetrics(Versioned):
     """Histogram of generated tokens, of requests that ended."""
     bounds: list[float] = []
     """Upper bounds of the buckets of both, by default."""
-    bounds_within_context: bool = False
-    """Whether bounds above the longest context are left out."""
-    needs: str = ""
-    """Option without which the page lacks these histograms."""
     began: str
     """Histogram of seconds up to the first token; its count has the requests that are cancelled
     later."""

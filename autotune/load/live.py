@@ -167,7 +167,12 @@ def workload_of(name: str, readings: Readings, *, searched: bool = False) -> Wor
         notes.append(
             f"{more:,.0f} more in flight at the end: a longer --window has long answers, too"
         )
-    arrival = {"kind": "gamma", "request_rate": float(f"{rate:.4g}"), "burstiness": burstiness}
+    if (answers := grew[f"{metrics.samples}_sum"]) > 1.01 * grew[f"{metrics.samples}_count"]:
+        notes.append(
+            f"{answers:,.0f} answers were asked for, several at a time: each is a request here"
+        )
+    kind = "poisson" if burstiness == 1 else "gamma"
+    arrival = {"kind": kind, "request_rate": float(f"{rate:.4g}"), "burstiness": burstiness}
     lengths = {
         "kind": "quantiles",
         "input_quantiles": read,

@@ -153,6 +153,12 @@ def test_cancelled_requests_are_said(tmp_path: Path) -> None:
     assert "32 requests were cancelled" in pair(name=name).origin
 
 
+def test_answers_of_one_request_are_said(tmp_path: Path) -> None:
+    asked = 'params_n_count{engine="0",model_name="tiny"}'
+    name = second(tmp_path, f"{asked} 564.0", f"{asked} 464.0")
+    assert "300 answers were asked for, several at a time" in pair(name=name).origin
+
+
 def test_a_page_of_means_only_has_a_stated_law(tmp_path: Path) -> None:
     rows = [
         'sglang:num_requests_total{model_name="m"} %d',
