@@ -8,7 +8,7 @@ figure: the trace's, that of `live:`, the error, and ``MISS`` beyond 5 % (10 % f
 within a bucket; TensorRT-LLM publishes means alone). Then a study on the simulated node is asked
 twice, with the pages and with the trace, and both recommended commands carry the trace at once.
 
-Takes 6 minutes without the real engine, and 9 with it.
+Takes 6 minutes without the real engine, and 8 with it.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def watch(url: str, path: Path, law: Law, folder: Path) -> tuple[Workload, Path]
     workload = workload_of(name, read_traffic(name, window, pages, lambda _: None))
     sender.join()
     print("   ", workload.origin, flush=True)
-    return workload, pages
+    return workload, next(pages.iterdir())
 
 
 def recommended(workload: str, home: Path, seed: int) -> dict[str, Any]:
