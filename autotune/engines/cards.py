@@ -654,16 +654,12 @@ class HardwareCard(Entry):
     source: str
 
     @model_validator(mode="after")
-    def _memory(self) -> HardwareCard:
+    def _figures(self) -> HardwareCard:
         # A card that is copied and changed at one of the two would be simulated with the other.
         if self.driver_memory_gb and abs(self.driver_memory_gb / self.memory_gb - 1) > 0.1:
             raise ValueError(
                 "driver_memory_gb is over 10 % from memory_gb: correct it, or leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _shares(self) -> HardwareCard:
         if "bf16" not in self.achieved_flops:
             raise ValueError("achieved_flops needs bf16")
         return self

@@ -38,6 +38,8 @@ from .schema import (
     name_of,
 )
 
+_PYTHON = re.compile(r"\S*python[\d.]* ((?:-[WX] ?\S+ |-[bBdEiIOPqRsSuvx]+ )+)-m ")
+"""An interpreter with options of its own in front of a module."""
 RULE = "not in this version's --help"
 _UNRECOGNIZED = "unrecognized arguments: "
 _FILE_OPTION = "--config"
@@ -517,8 +519,10 @@ class Engine:
 
     def arguments(self, argv: Words) -> tuple[str, ...] | None:
         """Remove the engine's program from a command line; None for another program."""
+        if own := _PYTHON.match(" ".join(argv)):
+            argv = [argv[0], *argv[1 + len(own[1].split()) :]]
         for program in sorted([self.program, *self.card.forms], key=len, reverse=True):
-            if len(argv) >= len(program) and tuple(argv[1 : len(program)]) == program[1:]:
+            if argv and tuple(argv[1 : len(program)]) == program[1:]:
                 name = PurePosixPath(argv[0]).name
                 if program[0] in (argv[0], name) or (
                     program[0] == "python3" and name.startswith("python")

@@ -467,9 +467,9 @@ def choose(
     names = dict.fromkeys(filter(None, (*wanted, owner)))
     kinds = {name: engine(name, library) for name in names}
     installed = {}
-    notes = _unused("--engine-arg", engine_args, kinds)
+    notes = unused("--engine-arg", engine_args, kinds)
     if not elsewhere:
-        notes += _unused("--engine-bin", binaries, kinds)
+        notes += unused("--engine-bin", binaries, kinds)
         binaries, more = _with_baseline_s(command, owner, binaries, library)
         notes += more
         for name in names:
@@ -508,7 +508,7 @@ def _recognised(baseline: str | None, library: Library) -> tuple[Command | None,
     return None, ""
 
 
-def _unused(option: str, given: Iterable[str], kinds: Container[str]) -> list[str]:
+def unused(option: str, given: Iterable[str], kinds: Container[str]) -> list[str]:
     """List a note for each engine of an option that the study does not start."""
     return [
         f"{option} {name} is not used: {name} is neither searched nor the baseline"

@@ -108,10 +108,10 @@ def grouped(words: Words) -> list[list[str]]:
 def split_options(kind: Engine, words: Words, version: str) -> Iterator[OwnOption]:
     """Divide prepared arguments into options; the words of no option, a model, come without
     names."""
-    groups = grouped(words)
-    yield OwnOption((), groups[0])
+    unnamed, *groups = grouped(words)
+    yield OwnOption((), unnamed)
     options = {option.dest: option for option in kind.table(version).options}
-    for flag, *values in groups[1:]:
+    for flag, *values in groups:
         given = kind.given([flag, *values], version)
         option = next((options[dest] for dest in given if dest in options), None)
         names = option.names if option else (name_of(flag_of(flag)),)

@@ -250,17 +250,14 @@ def _asked(question: Callable[[Any], _Answer]) -> _Answer | None:
         import pynvml as nvml
     except ImportError:
         return None
-    try:
+    with suppress(nvml.NVMLError):
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return None
-    try:
-        return question(nvml)
-    except nvml.NVMLError:
-        return None
-    finally:
-        with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
+        try:
+            return question(nvml)
+        finally:
+            with suppress(nvml.NVMLError):
+                nvml.nvmlShutdown()
+    return None
 
 
 def power_of(some: Sequence[Gpu], root: Path = ROOT) -> Callable[[], float | None] | None:

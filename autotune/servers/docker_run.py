@@ -302,18 +302,9 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
     if tagged := version_in_tag(image):
         return tagged
     fetch_images([image], silent)
-    asking = (
-        "run",
-        "--rm",
-        "--network",
-        "none",
-        "--entrypoint",
-        "python3",
-        image,
-        "-c",
-        VERSION_SCRIPT,
-    )
-    done = run_program([docker_program(), *asking, *distributions], 120.0)
+    asking = (*DOCKER_RUN[1:], "--network", "none", "--entrypoint", "python3")
+    script = (image, "-c", VERSION_SCRIPT, *distributions)
+    done = run_program([docker_program(), *asking, *script], 120.0)
     version = parsed_version(done.stdout)
     if version is None:
         why = _last_line(done.stderr) or f"exit code {done.returncode}"

@@ -30,6 +30,7 @@ SPELLINGS = [
     (f"{VLLM} --tensor-parallel-size=8 --max-num-se 256", "0.32", {"max_running_requests": 256}),
     (f"vllm serve --model {V32} -tp 8", "0.32", {}),
     (f"python -m vllm.entrypoints.openai.api_server --model {V32} -tp 8", "0.13", {}),
+    (f"python3 -u -X dev -m vllm.entrypoints.openai.api_server --model {V32} -tp 8", "0.13", {}),
     (f"/opt/venv/bin/vllm serve {V32} -tp 8 --max-model-len 32k", "0.32", {"context_length": 32000}),
     (f"{VLLM} -tp 8 --max-model-len 32K", "0.32", {"context_length": 32768}),
     (f"{VLLM} -tp 8 --max-model-len auto", "0.32", {"context_length": "auto"}),

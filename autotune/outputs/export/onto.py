@@ -73,7 +73,7 @@ class Onto:
         mine, (own, new) = self._mine, self._config
         arguments = self._arguments(mine)
         made = steps(self._kind, self._version, arguments, self._arguments(self._theirs))
-        *_, words = arguments, *(step[3] for step in made)
+        *_, words = arguments, *(step[2] for step in made)
         argv = (*mine.argv[: len(mine.argv) - len(arguments)], *words)
         env = {**mine.env, **self._theirs.env}
         files = mine.files if own == new else dict.fromkeys(mine.files, new)

@@ -26,7 +26,7 @@ from autotune.engines import (
     typed_command,
 )
 from autotune.engines.engine import read_mapping
-from autotune.engines.installed import choose, named_binaries, why_missing
+from autotune.engines.installed import choose, named_binaries, unused, why_missing
 from autotune.engines.library import LOCAL
 from autotune.engines.machine import check_gpus, gpus, has, node, power_of
 from autotune.engines.options import dotted
@@ -229,11 +229,7 @@ def _served(
     typed = (options.baseline, passed)
     chosen = choose(names, typed, binaries, backend.elsewhere, library, notify, versions)
     notes += [*chosen.notes, *pin_notes]
-    notes += [
-        f"--image {name} is not used: {name} is neither searched nor the baseline"
-        for name in asked_images(options.images, library)
-        if name not in images
-    ]
+    notes += unused("--image", asked_images(options.images, library), images)
     if calibration is not None:
         path, fit = options.calibration, calibration.fit_summary
         notes.append(f"the simulated node uses the coefficients of {path}: {fit}")

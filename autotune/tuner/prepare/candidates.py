@@ -48,7 +48,7 @@ from autotune.engines.installed import engine_of
 from autotune.engines.kept import Kept
 from autotune.engines.options import Loading, loading
 from autotune.engines.promises import UNASKED, GivenUp, admitted, promises_of
-from autotune.engines.schema import Values
+from autotune.engines.schema import Values, name_of
 from autotune.engines.space import CONTRADICTS, NOTHING, PassedThrough, passed_through
 from autotune.node.unread import with_unread, with_unread_settings
 from autotune.servers.command import resolve_references
@@ -728,10 +728,11 @@ def _flags_without_effect(
     for option in space.card.no_effect:
         if option.holds(scope, trial.engine_version):
             for flag in option.flags:
-                name = flag.lstrip("-").replace("-", "_")
+                name = name_of(flag)
                 if name in parsed.given:
-                    value = _shown(parsed.args[name])
-                    yield NoEffect(knob=flag, values=[value], reason=option.reason)
+                    value = parsed.args[name]
+                    shown = value if isinstance(value, Scalar) else str(value)
+                    yield NoEffect(knob=flag, values=[shown], reason=option.reason)
 
 
 def _overridden(
@@ -750,10 +751,6 @@ def _why(space: EngineSpace, configuration: Configuration, name: str, value: Sca
     _, effects = normalised(space.card, configuration.with_knobs(**{name: value}), space.context)
     reason = next((effect.reason for effect in effects if name in effect.set), None)
     return reason or f"it has no effect unless `{space.card.knobs[name].active}`"
-
-
-def _shown(value: object) -> Scalar:
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
 def check_weights(prepared: Prepared) -> None:

@@ -42,12 +42,11 @@ def with_deployment(options: RunOptions, library: Library) -> tuple[RunOptions, 
         notes, model, command = list(found.notes), found.model, found.command
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
-    is_folder = model.startswith(("/", ".")) and not os.path.exists(model)
-    if is_folder and not options.model:
-        raise BadInput(
-            f"--model is missing: {model} of the deployment is no folder of this machine"
-        )
-    if is_folder and options.model:
+    if model.startswith(("/", ".")) and not os.path.exists(model):
+        if not options.model:
+            raise BadInput(
+                f"--model is missing: {model} of the deployment is no folder of this machine"
+            )
         notes.append(f"the deployment's {model} is taken for {options.model}")
         argv = [word.replace(model, options.model) for word in command.argv]
         command = replace(command, argv=tuple(argv))

@@ -26,7 +26,7 @@ from autotune.engines import Command, Engine, Library, ModelCard, recognise
 from autotune.engines import engine as load
 from autotune.engines.config_json import CONFIG, INDEX, model_from_file
 from autotune.engines.installed import cache_folder
-from autotune.engines.schema import Knob
+from autotune.engines.schema import Knob, name_of
 from autotune.servers.weights import MODEL_ID, hub_folder, snapshots
 
 
@@ -124,7 +124,7 @@ def _options_of(name: str, knob: Knob) -> Iterator[tuple[str, int]]:
 
 def _plain(option: str) -> str:
     """Return an option's name without dashes, with underscores for hyphens, in lower case."""
-    return option.strip().lstrip("-").replace("-", "_").lower()
+    return name_of(option.strip()).lower()
 
 
 def engine_and_version(text: str, library: Library) -> tuple[str, str | None]:

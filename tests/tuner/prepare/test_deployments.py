@@ -194,6 +194,8 @@ FORMS = {
     ),
     "run.sh": "docker run --gpus all vllm/vllm-openai:v0.33.0 Qwen/Qwen3-8B \\\n  --max-num-seqs 64 > log\n",
     "run-c.sh": 'docker run --entrypoint bash vllm/vllm-openai:v0.33.0 -c "vllm serve Qwen/Qwen3-8B --max-num-seqs 64"\n',
+    "serve": "vllm serve Qwen/Qwen3-8B --max-num-seqs 64\n",
+    "vllm.service": "[Service]\nExecStart=-vllm serve Qwen/Qwen3-8B \\\n  --max-num-seqs 64\nRestart=always\n",
     "serve.sh": "#!/bin/sh\nvllm serve Qwen/Qwen3-8B --max-num-seqs 64 # as ever\n",
 }  # fmt: skip
 
@@ -217,6 +219,30 @@ def test_a_value_is_written_as_it_is_read_or_not_at_all(name: str, text: str) ->
         except BadInput:
             # Quotes within quotes within quotes; never those of numbers and names.
             assert re.search(r"[^\w./-]", text) or name == "plain.yaml"
+
+
+def test_a_unit_of_systemd_sets_its_variables(tmp_path: Path) -> None:
+    unit = tmp_path / "chat.service"
+    unit.write_text(
+        "[Service]\nEnvironment='MODEL=Qwen/Qwen3-8B' VLLM_USE_V1=1\nEnvironment=CUDA_VISIBLE_DEVICES=0,1\n"
+        f"EnvironmentFile=-{tmp_path}/none\nExecStartPre=/bin/true\nExecStart=/usr/bin/vllm serve ${{MODEL}} -tp 2\n"
+    )
+    found = deployment_of(unit)
+    assert found.command.argv == ("/usr/bin/vllm", "serve", "Qwen/Qwen3-8B", "-tp", "2")
+    assert (found.gpus, found.command.env["VLLM_USE_V1"]) == (2, "1")
+    assert found.notes == [f"{tmp_path}/none is not there; its variables are not read"]
+    text = unit.read_text().replace(
+        "/usr/bin/vllm serve", "docker run -e VLLM_USE_V1 vllm/vllm-openai"
+    )
+    unit.write_text(text)
+    assert deployment_of(unit).command.argv == ("vllm", *found.command.argv[1:])
+    assert deployment_of(unit).command.env == {"VLLM_USE_V1": "1"}
+
+
+def test_an_image_that_is_built_there_has_no_name(tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    file.write_text("services: {a: {build: ., command: vllm serve m}}\n")
+    assert (deployment_of(file).container.image, deployment_of(file).notes) == ("", [])
 
 
 RUN = "docker run --gpus 4 -e HF_TOKEN=hf_0123456789 vllm/vllm-openai:v0.32.0 --model {} -tp 4 --api-key k3y"
@@ -253,6 +279,8 @@ def test_options_stand_for_what_the_deployment_says() -> None:
 REFUSED = {
     "no service of Compose, pod of Kubernetes": "replicas: 2\nimage: x\n",
     "helm template": "kind: Pod\nspec: {{ .Values.x }}\n",
+    "is a template of a chart": "kind: Pod\nspec: {containers: [{image: '{{ .Values.image }}'}]}\n",
+    "size is 2: several": "{kind: LeaderWorkerSet, metadata: {name: a}, spec: {leaderWorkerTemplate: {size: 2}}}",
     "choose .*#a or .*#b": "x-i: &i {image: vllm/vllm-openai}\nservices: {a: {<<: *i, command: m}, b: {<<: *i, command: n}}\n",
     "MODEL is not set here": "services: {a: {image: 'vllm/vllm-openai:v0.33.0', command: ['${MODEL}']}}\n",
     "no deployment as Compose": "services: {a: 1}\n",

@@ -24,10 +24,11 @@ from autotune.engines.library import Library, server_environment
 from autotune.engines.registry import recognise, typed_command
 from autotune.servers.docker_run import version_in_tag
 
-from .changes import edited, edits, knob_variables, steps
-from .forms import Container, KnownImage, containers, facts
+from .changes import edited, knob_variables, steps
+from .forms import YAML, Container, KnownImage, containers, facts, of_unit
 
-_FILE = re.compile(r"(?P<name>\S+\.(?:ya?ml|sh))(?:#(?P<part>.*))?")
+_FILE = re.compile(r"(?:(?:bash|sh|sbatch) +)?(?P<name>[^\s#]+)(?:#(?P<part>.*))?")
+_TEMPLATE = re.compile(r"\{\{-?\s*(?:\.(?:Values|Release|Chart)\b|include\s|define\s)")
 _RUN = re.compile(r"\b(?:docker|podman|nerdctl)\s(?!compose)(?:.*\s)?run\s", re.DOTALL)
 
 _NONE = (
@@ -41,27 +42,30 @@ class Deployment:
     """One server of a deployment, and the text that it stands in.
 
     Attributes:
-        name: its file; empty for a command line.
-        part: the server's name in the file.
-        others: containers of the text with another command.
         command: the engine's own words, with the variables that it or its libraries read; a secret
             is a reference.
         version: of the engine, as the image's tag tells it; None: it does not.
-        gpus: how many the server gets; None: all of the node's.
         notes: one sentence each.
+        name: its file; empty for a command line.
+        part: the server's name in the file.
+        others: containers of the text with another command.
     """
 
-    name: str
-    part: str
-    text: str
     container: Container
-    others: Sequence[Container]
     kind: Engine
     command: Command
     version: str | None
-    gpus: int | None
     notes: Sequence[str]
     library: Library | None
+    name: str = ""
+    part: str = ""
+    text: str = ""
+    others: Sequence[Container] = ()
+
+    @property
+    def gpus(self) -> int | None:
+        """Return how many GPUs the server gets; None: all of the node's."""
+        return gpus_of(self.container)
 
     @property
     def model(self) -> str:
@@ -94,9 +98,8 @@ class Deployment:
         here, version = self, self.kind.version(self.version)
         old, new = (self.kind.arguments(words) or () for words in (self.command.argv, argv))
         program = self.command.argv[: len(self.command.argv) - len(old)]
-        for step in steps(self.kind, version, old, new):
-            for edit, about, wanted in edits(step):
-                here = here._changed(edit, about, argv=(*program, *wanted))
+        for edit, about, wanted in steps(self.kind, version, old, new):
+            here = here._changed(edit, about, argv=(*program, *wanted))
         for name in sorted(knob_variables(self.kind, version)):
             was, value = self.command.env.get(name), env.get(name)
             if was != value:
@@ -156,14 +159,19 @@ class Deployment:
 def read(typed: str, library: Library | None = None) -> Deployment | None:
     """Read ``FILE[#PART]``, or a ``docker run`` line; None for an engine's own command line.
 
+    A file with another suffix than YAML's is a script, or a unit of systemd.
+
     Raises `BadInput` for a file that cannot be read, and for several servers, or none.
     """
-    if match := _FILE.fullmatch(typed.strip()):
-        name = os.path.expanduser(match["name"])
+    match = _FILE.fullmatch(typed.strip())
+    name = os.path.expanduser(match["name"]) if match else ""
+    if match and (name.endswith((*YAML, ".sh", ".service")) or os.path.isfile(name)):
         try:
             text = Path(name).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise BadInput(f"{name} cannot be read: {getattr(error, 'strerror', error)}") from error
+        if _TEMPLATE.search(text):
+            raise BadInput(f"{name} is a template of a chart: give what `helm template` prints")
         return _chosen(text, name, match["part"] or "", library)
     return _chosen(typed, "", "", library) if _RUN.search(typed) else None
 
@@ -176,16 +184,17 @@ def _chosen(text: str, name: str, part: str, library: Library | None) -> Deploym
         raise BadInput(
             f"{name}: no deployment as Compose or Kubernetes has it ({error})"
         ) from error
-    if not found and name.endswith(".sh"):
-        script = typed_command(text, os.environ, library)
-        words, env, files = script.command.argv, script.command.env, script.command.files
-        found = [Container(entrypoint=words, env=env, files=files, notes=script.notes)]
+    if not found and not name.endswith(YAML):
+        unit, script = of_unit(text)
+        typed = typed_command(script, {**os.environ, **unit.env, "0": name}, library)
+        words, env, files = typed.command.argv, typed.command.env, typed.command.files
+        notes = (*unit.notes, *typed.notes)
+        found = [replace(unit, entrypoint=words, env={**unit.env, **env}, files=files, notes=notes)]
     made, problems = list[Deployment](), list[tuple[bool, str]]()
     for one in found:
         if not part or part in one.names:
-            others = [other for other in found if _words(other) != _words(one)]
             try:
-                made.append(_deployment(text, name, part, one, others, library))
+                made.append(_deployment(one, library))
             except BadInput as error:
                 said = ": ".join([*map(str, one.names[-1:]), str(error)])
                 problems.append((known_image(one.image) is None, said))
@@ -205,23 +214,14 @@ def _chosen(text: str, name: str, part: str, library: Library | None) -> Deploym
         }
         for one in made
     ]
-    servers = tuple(seen if len(made) > 1 else ())
-    return replace(made[0], command=replace(made[0].command, servers=servers))
+    first, *more = made
+    command = replace(first.command, servers=tuple(seen if more else ()))
+    others = [one for one in found if one.words != first.container.words]
+    return replace(first, command=command, name=name, part=part, text=text, others=others)
 
 
-def _words(one: Container) -> object:
-    return one.entrypoint, one.command
-
-
-def _deployment(
-    text: str,
-    name: str,
-    part: str,
-    one: Container,
-    others: Sequence[Container],
-    library: Library | None,
-) -> Deployment:
-    image, words = known_image(one.image), [*(one.entrypoint or ()), *one.command]
+def _deployment(one: Container, library: Library | None) -> Deployment:
+    image, words = known_image(one.image), one.words
     try:
         typed = typed_command(shlex.join(words), one.env, library)
         kind = recognise(typed.command.argv, library)
@@ -235,7 +235,7 @@ def _deployment(
     argv = list[str]()
     for word, option in redact.hidden(typed.command.argv):
         head, name_ = reference_in(word)
-        if name_ and not {*map(redact.is_secret_name, (name_, head, *argv[-1:]))} & {True}:
+        if name_ and not any(map(redact.is_secret_name, (name_, head, *argv[-1:]))):
             raise BadInput(f"{name_} is not set here: export it, or write its value")
         if option is not None:
             hidden.append(option)
@@ -262,9 +262,7 @@ def _deployment(
         },
         {last: files[last] for word in argv if (last := Path(word).name) in files},
     )
-    return Deployment(
-        name, part, text, one, others, kind, command, version, gpus_of(one), notes, library
-    )
+    return Deployment(one, kind, command, version, notes, library)
 
 
 def _on_host(word: str, folders: Mapping[str, str]) -> str:

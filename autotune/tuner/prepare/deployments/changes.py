@@ -19,9 +19,8 @@ from autotune.engines.schema import name_of
 from .forms import facts
 
 _WORD = re.compile(r"(?:--?)?[A-Za-z/][\w./=+-]*")
-Step = tuple[str, Words, list[str], list[str]]
-"""What is done (``set``, ``drop``, ``add``): to the words of which option, or behind them; the words
-that it has then; and those of the command."""
+Step = tuple[str, dict[str, str], list[str]]
+"""An edit: its kind, what it is about, and the words of the command after it."""
 
 
 def _in_quotes(text: str) -> str:
@@ -57,7 +56,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def steps(kind: Engine, version: str, old: Words, new: Words) -> Iterator[Step]:
-    """Yield what gives the arguments `old` the knobs of `new`, an option at a time."""
+    """Yield the edits that give the arguments `old` the knobs of `new`, a word at a time."""
     now, asked = grouped(old), by_name(kind, version, new)
     equals = any("=" in group[0] for group in now[1:])
     added = list[list[str]]()
@@ -69,29 +68,22 @@ def steps(kind: Engine, version: str, old: Words, new: Words) -> Iterator[Step]:
             own, flag, [text] = groups[0], flag_of(groups[0][0]), _values(wanted[0])
             words = [f"{flag}={text}"] if "=" in own[0] else [flag, text]
             now[now.index(own)] = words
-            yield "set", own, words, _joined(now)
+            yield "set_option", _about(own, text), _joined(now)
             continue
         for group in groups:
             now.remove(group)
-            yield "drop", group, [], _joined(now)
+            yield "drop_option", _about(group), _joined(now)
         added += wanted
     for group in added + [group for groups, _ in asked.values() for group in groups]:
         flag, values = flag_of(group[0]), _values(group)
         words = [f"{flag}={values[0]}"] if equals and len(values) == 1 else [flag, *values]
-        last = now[-1]
-        now.append(words)
-        yield "add", last, words, _joined(now)
-
-
-def edits(step: Step) -> Iterator[tuple[str, dict[str, str], Words]]:
-    """Yield the edits of a step, a word at a time: its kind, what it is about, and the words of the
-    command after it."""
-    how, group, words, wanted = step
-    if how != "add":
-        yield f"{how}_option", _about(group, _values(words)[0] if words else ""), wanted
-    for i, word in enumerate(words if how == "add" else ()):
-        kind = "add_value" if i else "add_option"
-        yield kind, _about(words[:i] or group, word), wanted[: len(wanted) - len(words) + i + 1]
+        written = list[str]()
+        now.append(written)
+        for word in words:
+            edit, before = ("add_value", written) if written else ("add_option", now[-2])
+            about = _about(before, word)
+            written.append(word)
+            yield edit, about, _joined(now)
 
 
 def _joined(groups: list[list[str]]) -> list[str]:

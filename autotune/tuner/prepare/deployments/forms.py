@@ -13,18 +13,22 @@ from typing import Any
 
 import yaml
 
-from autotune.base import MalformedFile, frozen
+from autotune.base import BadInput, MalformedFile, frozen
 from autotune.engines.entry import LOADER, Entry, spaces_root
 from autotune.engines.library import load
 from autotune.engines.registry import settings_in_front
 from autotune.engines.shell import commands, known
 
+YAML = (".yaml", ".yml")
 _PROGRAM = re.compile(r"(?:.*/)?(?:docker|podman|nerdctl)")
 _REFERENCE = re.compile(
     r"\$(?:\$|(?P<bare>\w+)"
     r"|\{(?P<name>\w+)(?:(?P<sign>:?[-?+])(?P<other>(?:[^{}]|\{[^{}]*\})*))?\})"
 )
 _OF_POD = re.compile(r"\$(?:\$|\((\w+)\))")
+_UNIT_ROW = re.compile(
+    r"^(ExecStart|Environment|EnvironmentFile)=[-@:+!|]*((?:.*\\\n)*.*)", re.MULTILINE
+)
 _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
@@ -84,16 +88,19 @@ class Container:
     files: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
+    @property
+    def words(self) -> list[str]:
+        return [*(self.entrypoint or ()), *self.command]
+
 
 def containers(text: str, name: str) -> list[Container]:
     """List the containers in a text; `name` is its file, empty for a command line."""
-    if not name.endswith((".yaml", ".yml")):
+    if not name.endswith(YAML):
         return list(_run_lines(text))
     try:
         documents = [one for one in yaml.load_all(text, LOADER) if isinstance(one, dict)]
     except yaml.YAMLError as error:
-        hint = "; give what `helm template` prints" if "{{" in text else ""
-        raise MalformedFile(name, f"not YAML: {error}{hint}") from error
+        raise MalformedFile(name, f"not YAML: {error}") from error
     files = {
         str(key): str(content)
         for one in documents
@@ -123,6 +130,11 @@ def _of_pods(whole: Any, node: Any, files: Mapping[str, str]) -> Iterator[Contai
     """List the containers of each pod in a Kubernetes object or list."""
     if _at(node, "kind"):
         whole = node
+    if (size := _at(node, "leaderWorkerTemplate", "size") or 1) > 1:
+        raise BadInput(
+            f"{_at(whole, 'metadata', 'name')}: leaderWorkerTemplate.size is {size}: several nodes "
+            "are out of scope; give a server on one node"
+        )
     for one in _at(node, "containers") or ():
         yield _of_pod(whole, node, one, files)
     for inner in node.values() if isinstance(node, dict) else node:
@@ -144,7 +156,7 @@ def _of_pod(whole: Any, pod: Any, one: Any, files: Mapping[str, str]) -> Contain
     limits = _at(one, "resources", "limits") or {}
     return Container(
         [_at(one, "name"), _at(whole, "metadata", "name")],
-        str(one.get("image")),
+        str(one.get("image", "")),
         command and list(map(filled, command)),
         list(map(filled, one.get("args") or ())),
         env,
@@ -215,7 +227,7 @@ def _service(one: Any, folder: Path) -> Container:
     ]
     return Container(
         one["names"],
-        str(one.get("image")),
+        str(one.get("image", "")),
         _words(one.get("entrypoint")),
         _words(one.get("command")) or (),
         env | _settings(one),
@@ -257,9 +269,22 @@ def _assigned(path: Path) -> dict[str, str]:
     return {name: value.strip("'\"") for name, value in _ASSIGNMENT.findall(text)}
 
 
+def of_unit(text: str) -> tuple[Container, str]:
+    """Return the variables of a systemd unit, and the command that it starts; of a script itself,
+    without any."""
+    rows: dict[str, list[str]] = {}
+    for key, value in _UNIT_ROW.findall(text):
+        rows.setdefault(key, []).append(value.replace("\\\n", " "))
+    settings = [word for row in rows.get("Environment", ()) for word in shlex.split(row)]
+    files = rows.get("EnvironmentFile", ())
+    unit = {"names": (), "environment": settings, "env_file": files}
+    return _service(unit, Path()), "\n".join(rows.get("ExecStart", [text]))
+
+
 def _run_lines(text: str) -> Iterator[Container]:
     """List the containers that a script or a command line starts: ``OPTION… IMAGE WORD…``."""
-    for simple in commands(text, os.environ):
+    unit, script = of_unit(text)
+    for simple in commands(script, {**os.environ, **unit.env}):
         words = simple.typed
         start = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word)), len(words))
         if "run" not in words[start:]:
@@ -267,7 +292,7 @@ def _run_lines(text: str) -> Iterator[Container]:
         given: dict[str, Any] = {
             "files": {Path(name).name: content for name, content in simple.files.items()}
         }
-        own = {**simple.env, **settings_in_front(words)[0]}
+        own = {**unit.env, **simple.env, **settings_in_front(words)[0]}
         rest = iter(words[words.index("run", start) + 1 :])
         while (word := next(rest, "")).startswith("-"):
             flag, equals, value = word.partition("=")
