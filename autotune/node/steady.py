@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, methodcaller
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -707,19 +708,14 @@ def _key(names: tuple[str, ...], knobs: Knobs, more: tuple[Any, ...]) -> tuple[A
 def _central(served: Served) -> dict[str, Seconds]:
     """Return throughput and mean latencies of loads one after the other; of draws of the figures,
     shape (draws,)."""
-    requests = sum(load.requests for load, _ in served)
     tokens = sum(load.requests * (load.read + load.written) for load, _ in served)
-
-    def mean_ms(seconds: Callable[[Flow], Seconds]) -> Seconds:
-        return 1e3 * sum(load.requests * seconds(flow) for load, flow in served) / requests
-
     metrics = {
         HEADLINE: tokens / sum(flow.seconds for _, flow in served),
-        "mean_e2el_ms": mean_ms(lambda flow: flow.mean_wait_s + flow.answer_s),
-        "mean_tpot_ms": mean_ms(lambda flow: flow.mean_token_s),
+        "mean_e2el_ms": _mean_ms(served, lambda flow: flow.mean_wait_s + flow.answer_s),
+        "mean_tpot_ms": _mean_ms(served, attrgetter("mean_token_s")),
     }
     if all(flow.wait_s is None for _, flow in served):
-        metrics["mean_ttft_ms"] = mean_ms(lambda flow: flow.mean_wait_s)
+        metrics["mean_ttft_ms"] = _mean_ms(served, attrgetter("mean_wait_s"))
     return metrics
 
 
@@ -731,11 +727,14 @@ def _metrics(served: Served) -> dict[str, float]:
     written = sum(load.requests * load.written for load, _ in served)
     metrics["output_throughput"] = written / seconds
     for name, quantile in QUANTILES.items():
-        tokens_s = [load.requests / requests * flow.token_s(quantile) for load, flow in served]
-        metrics[f"{name}_tpot_ms"] = 1e3 * sum(tokens_s)
+        metrics[f"{name}_tpot_ms"] = float(_mean_ms(served, methodcaller("token_s", quantile)))
         if "mean_ttft_ms" in metrics:
-            waits_s = [
-                load.requests / requests * flow.first_token_s(quantile) for load, flow in served
-            ]
-            metrics[f"{name}_ttft_ms"] = float(1e3 * sum(waits_s))
+            waits_ms = _mean_ms(served, methodcaller("first_token_s", quantile))
+            metrics[f"{name}_ttft_ms"] = float(waits_ms)
     return metrics
+
+
+def _mean_ms(served: Served, seconds: Callable[[Flow], Seconds]) -> Seconds:
+    """Return the mean of a flow's figure over the requests of all loads."""
+    requests = sum(load.requests for load, _ in served)
+    return 1e3 * sum(load.requests * seconds(flow) for load, flow in served) / requests

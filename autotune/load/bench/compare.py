@@ -281,8 +281,9 @@ def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
 
 def _facts(result: Json, sweep: bool) -> dict[str, object]:
     """Return the facts that two comparable results have in common, by name; None if not stated."""
-    facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
-    facts |= {
+    facts: dict[str, object] = {
+        "model": result.get("model_id"),
+        "workload": result.get("workload"),
         "hardware": result.get("hardware"),
         **{key: result[key] for key in result if role_of(key) == "sent"},
     }

@@ -408,16 +408,8 @@ def _workload(result: Json, sweep: bool) -> list[str]:
         lines += _figures(result, [STEADY])
     if reason := result["steady"].get("reason"):
         lines.append(f"  no steady state: {reason}")
-    if cache["kept"]:
-        emptied = "no, as requested"
-    elif cache["reset"] is None:
-        emptied = "no: the engine is unknown"
-    elif cache["reset"] == "done":
-        emptied = "yes"
-    elif cache["reset"] == "unknown":
-        emptied = "unknown"
-    else:
-        emptied = f"no: {cache['reset_reason'] or cache['reset']}"
+    reset = "kept" if cache["kept"] else cache["reset"]
+    emptied = _TABLE["emptied"].get(reset) or f"no: {cache['reset_reason'] or reset}"
     lines.append(_line("Prefix cache emptied before each load", emptied))
     if cache["left_out"]:
         lines.append(f"  counters left out: {cache['left_out']}")

@@ -191,8 +191,9 @@ def _runs(path: Path, document: Any) -> list[Json]:
     if not isinstance(document, dict):
         raise MalformedFile(path, _FORM)
     tool, flats = _recognised(document)
-    whole = [{"tool": tool["name"], **document}] if tool.get("as_is") else []
-    made = whole or [_named(tool, flat) for flat in flats]
+    made = [_named(tool, flat) for flat in flats]
+    if tool.get("as_is"):
+        made = [{"tool": tool["name"], **document}]
     for name in tool.get("needs", _DATA["needs"]):
         if any(number(run.get(name)) is None for run in made):
             raise MalformedFile(path, f"{_FORM} (it has no number under {name!r})")

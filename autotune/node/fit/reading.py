@@ -13,8 +13,6 @@ value away.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -37,6 +35,7 @@ from autotune.base import (
     UnknownName,
     frozen,
 )
+from autotune.base.csv_table import csv_table
 from autotune.engines import Context, FailureKind, Library, ModelCard, recognise, split_command
 from autotune.engines.context import broken_rules
 from autotune.engines.installed import as_measured
@@ -433,24 +432,9 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Json]]:
 
 
 def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, Json]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        columns = [name.strip() for name in next(reader, [])]
-        for name in _NEEDED:
-            if name not in columns:
-                raise MalformedFile(path, f"no column {name}: {_DESCRIPTION}", 1)
-        twice = [name for name in columns if columns.count(name) > 1]
-        if twice:
-            raise MalformedFile(path, f"two columns are called {twice[0]!r}", 1)
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            if len(cells) != len(columns):
-                problem = f"{len(cells)} cells, but the first line names {len(columns)} columns"
-                raise MalformedFile(path, problem, reader.line_num)
-            yield reader.line_num, dict(zip(columns, (cell.strip() for cell in cells), strict=True))
-    except csv.Error as error:
-        raise MalformedFile(path, f"not CSV: {error}", reader.line_num) from error
+    columns, body = csv_table(path, text, dict.fromkeys(_NEEDED, f": {_DESCRIPTION}"))
+    for line, cells in body:
+        yield line, dict(zip(columns, cells, strict=True))
 
 
 def _table_row(

@@ -9,9 +9,7 @@ of a workload of its own), or else a knob. ``engine_version`` is a knob that als
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import math
 import re
 import sys
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, frozen
+from autotune.base.csv_table import csv_table
 from autotune.engines import Command, Configuration, Failure, FailureKind, Library, Scalar
 from autotune.load.metrics.table import METRICS, Metrics
 from autotune.load.metrics.tools import LOAD, role_of, tool_of
@@ -50,7 +49,6 @@ _WHOLE = re.compile(r"[-+]?(?:0|[1-9]\d{0,14})")
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9]\d*)\.\d*|\.\d+|(?:0|[1-9]\d*)(?:\.\d*)?[eE][-+]?\d{1,3})")
 _EXACT = 2.0**53
 _BOOLEANS = {"true": True, "false": False}
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _KINDS = {kind.value: kind for kind in FailureKind}
 _COMMON = (
     (re.compile(r"out[ _-]of[ _-]memory|\boom\b", re.IGNORECASE), FailureKind.OUT_OF_MEMORY),
@@ -293,8 +291,11 @@ class TableReader:
 
 def read_csv(reader: TableReader, text: str) -> Table:
     """Read the table of a CSV; raises `MalformedFile`."""
-    header, lines, body = _parsed(reader, text)
-    columns = {name: [cells[i].strip() for cells in body] for i, name in enumerate(header) if name}
+    header, body = csv_table(reader.path, text, {ENGINE: ", which names the engine of a row"})
+    if not body:
+        raise reader.refuse("there is no row below the header; a row is one recorded launch")
+    lines = [line for line, _ in body]
+    columns = {name: [cells[i] for _, cells in body] for i, name in enumerate(header) if name}
     columns, told = _of_launches(reader, text, columns)
     for line, name in zip(lines, columns[ENGINE], strict=True):
         if not name:
@@ -352,67 +353,6 @@ def _of_launches(
     other = [name for name, role in roles.items() if role and not is_metric(name)]
     note = f"a table of {tool}: {', '.join(other)} are of the client and its load, no knobs"
     return {name: cells for name, cells in columns.items() if name not in other}, (note,)
-
-
-def _parsed(reader: TableReader, text: str) -> tuple[list[str], list[int], list[list[str]]]:
-    """Split into the header, and the line numbers and cells of all non-empty rows."""
-    lines = []
-    body = []
-    line = 1
-    parser = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header: list[str] = []
-    try:
-        for cells in parser:
-            if any(map(str.strip, cells)):
-                if not header:
-                    header = _header(reader, cells, line)
-                else:
-                    lines.append(line)
-                    body.append(_cells_of(reader, header, cells, line))
-            line = parser.line_num + 1
-    except csv.Error as error:
-        raise reader.refuse(f"not a CSV ({error}); is a quote left open?", line) from error
-    if not body:
-        raise reader.refuse("there is no row below the header; a row is one recorded launch")
-    return header, lines, body
-
-
-def _header(reader: TableReader, cells: list[str], line: int) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    if ENGINE not in names:
-        for sign, word in _SEPARATORS.items():
-            if len(names) == 1 and sign in names[0]:
-                raise reader.refuse(
-                    f"the columns are separated by {word}; save the table with commas", line
-                )
-        columns = ", ".join(filter(None, names))
-        raise reader.refuse(
-            f"there is no column {ENGINE!r}, which names the engine of a row; columns: {columns}",
-            line,
-        )
-    for name in names:
-        if name and names.count(name) > 1:
-            raise reader.refuse(
-                f"there are {names.count(name)} columns {name!r}; column names must be unique", line
-            )
-    return names
-
-
-def _cells_of(reader: TableReader, header: list[str], cells: list[str], line: int) -> list[str]:
-    if len(cells) != len(header):
-        raise reader.refuse(
-            f"{len(cells)} cells, and the header has {len(header)}; a cell with a comma in it needs quotes",
-            line,
-        )
-    named = list(zip(header, cells, strict=True))
-    # A first column without a name that numbers the rows is pandas' index.
-    index = not header[0] and cells[0].strip().isdecimal()
-    unnamed = (cell for name, cell in named[index:] if not name and cell.strip())
-    if "" in header and (cell := next(unnamed, None)) is not None:
-        raise reader.refuse(
-            f"{cell!r} is in a column without a name; the header must name every column", line
-        )
-    return cells
 
 
 def _values(name: str, column: Sequence[str]) -> list[Scalar]:

@@ -92,7 +92,7 @@ def search_ends(history: History, budget: int) -> int:
     """Return the number of launches before the finals; repeats and controls so far count against
     the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
-    more = history.kept_for_checks
+    more = history.screening.reserve
     if history.spec.explain == "measured":
         more += int(EXPLAINED * budget)
     return before_finals(

@@ -288,12 +288,6 @@ class History:
         return Screening(self.spec.screened, self.candidates, self.entries, self.screened)
 
     @property
-    def kept_for_checks(self) -> int:
-        """Return the launches to keep, before the finals, for candidates known by their rank
-        alone."""
-        return self.screening.reserve
-
-    @property
     def changes(self) -> list[str]:
         """Return changes in the mode of launches: no sharing of a node, or no random weights."""
         return list(filter(None, [self.one_at_a_time, self.screening.ended]))
@@ -378,10 +372,6 @@ class History:
         mixed = len({e.sent_finals_prompts for side in sides for e in side}) > 1
         counts = [*map(len, both), *(self._finals_prompt_effect[1] if mixed else ())]
         return contrast(*both)[0], counts
-
-    def on_search_prompts(self, position: int) -> list[Entry]:
-        """Return the launches of a candidate whose scores are comparable as they are."""
-        return [e for e in self.at(position) if not e.sent_finals_prompts]
 
     def _deciding_roles(self, position: int) -> tuple[Role, ...]:
         """Return the roles of the launches that decide about a configuration."""

@@ -122,7 +122,7 @@ def test_a_figure_that_cannot_be_right_is_refused_with_its_row(tmp_path, changes
         (own_row(total_token_throughput=""), [":2:", "no total_token_throughput"]),
         (
             {key: v for key, v in sweep_row().items() if key != "hardware"},
-            [":1:", "no column hardware"],
+            [":1:", "no column 'hardware'"],
         ),
         (sweep_row(max_concurrency=0), [":2:", "max_concurrency"]),
     ],
@@ -139,7 +139,7 @@ def test_what_is_no_table_is_answered_with_the_columns_of_one(tmp_path, text):
     path = tmp_path / "what.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(
-        MalformedFile, match=r"no (column )?command.*a table of measurements.*engine_version"
+        MalformedFile, match=r"no (column ')?command.*a table of measurements.*engine_version"
     ):
         read_file(path)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from scipy.special import stdtrit
 
 from autotune.engines import Scalar
@@ -31,9 +32,9 @@ from ...study.spec import StudySpec
 from ...trial import Launch, Role
 from ..budget import DRIFT, capacity, lead
 from ..entry import Entry
-from ..history import MAX_UNINFORMATIVE, History
+from ..history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from ..nodes import NodeScore, contrast, planned
-from ..spread import Spread, mean
+from ..spread import Spread
 from . import sequential_test as sequential
 from .sequential_test import Look
 
@@ -69,18 +70,18 @@ def change(history: History) -> float | None:
 
     Student's t of the line's slope. It is a warning: nothing is corrected for it.
     """
-    alike = history.adjusted().on_search_prompts(history.baseline)
-    runs = [(e.number, e.score) for e in alike if e.score is not None]
-    if len(runs) < 2:
+    base = history.adjusted().at(history.baseline)
+    # Other prompts change the score.
+    alike = [e for e in base if e.score is not None and not e.sent_finals_prompts]
+    if len(alike) < 2:
         return None
-    x0, y0 = (mean(column) for column in zip(*runs, strict=True))
-    sxx = math.fsum((x - x0) ** 2 for x, _ in runs)
-    slope = math.fsum((x - x0) * (y - y0) for x, y in runs) / sxx
-    rest = Spread.from_squares(
-        math.fsum((y - y0 - slope * (x - x0)) ** 2 for x, y in runs), len(runs) - 2
-    )
-    limit = float(stdtrit(rest.degrees, 1 - CHANGE_ERROR_RATE / 2)) * rest.sd / math.sqrt(sxx)
-    return slope * (runs[-1][0] - runs[0][0]) if abs(slope) > limit else None
+    x, y = np.array([(e.number, e.score) for e in alike]).T
+    x -= x.mean()
+    y -= y.mean()
+    slope = float(x @ y / (x @ x))
+    rest = Spread.from_squares(float(((y - slope * x) ** 2).sum()), len(alike) - 2)
+    limit = float(stdtrit(rest.degrees, 1 - CHANGE_ERROR_RATE / 2)) * rest.sd / math.sqrt(x @ x)
+    return slope * (alike[-1].number - alike[0].number) if abs(slope) > limit else None
 
 
 def _due(history: History) -> bool:
@@ -283,8 +284,7 @@ def wants_answers(
     mine = (one.result for one in launches if one.fingerprint == fingerprint)
     done = [result for result in mine if result.answers_checked]
     if fingerprint == baseline:
-        roles = (Role.BASELINE, Role.CONTROL, Role.FINAL)
-        return role in roles and len(done) < spec.reference_checks
+        return role in BASELINE_ROLES and len(done) < spec.reference_checks
     return (
         spec.reference_checks > 0
         and role is Role.FINAL

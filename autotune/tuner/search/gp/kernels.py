@@ -64,19 +64,20 @@ class Encoding:
     def params(self, position: int) -> dict[str, Scalar]:
         """Return a candidate as Optuna's parameters: the engine and the knobs that it sets."""
         row = self.codes[position]
-        values = {
-            name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)
+        return {
+            name: value
+            for name, code in zip(self.names, row, strict=True)
+            if (value := self.choices[name][code]) is not None
         }
-        return {name: value for name, value in values.items() if value is not None}
 
     @cached_property
     def values(self) -> Mapping[str, tuple[Scalar, ...]]:
         """Return the candidates' values of each column that at least one of them sets."""
-        values = {
-            name: tuple(v for v in choices if v is not None)
+        return {
+            name: values
             for name, choices in self.choices.items()
+            if (values := tuple(v for v in choices if v is not None))
         }
-        return {name: choices for name, choices in values.items() if choices}
 
     def nearest(self, params: Mapping[str, Scalar], allowed: Bools) -> int:
         """Return the allowed candidate nearest to parameters, which need not be a candidate; the

@@ -459,18 +459,14 @@ class Posterior:
             total += weight * part
         return total
 
-    def predict(self, rows: Ints | None = None) -> Mixture:
-        """Return per sample of the hyper-parameters its weight, means and standard deviations
-        (without launch noise).
-
-        They are of the candidates at the positions `rows`; None = all.
-        """
-        chosen = np.arange(len(self._kernels.encoding)) if rows is None else rows
+    def predict(self, rows: Ints) -> Mixture:
+        """Return per sample of the hyper-parameters its weight, and means and standard deviations of
+        candidates (without launch noise)."""
         sets = len(self.weights)
-        means, sds = np.empty((2, sets, len(chosen)))
+        means, sds = np.empty((2, sets, len(rows)))
         size = max(1, _BLOCK // (sets * max(1, len(self._y))))
-        for begin, end in pairwise([*range(0, len(chosen), size), len(chosen)]):
-            block = chosen[begin:end]
+        for begin, end in pairwise([*range(0, len(rows), size), len(rows)]):
+            block = rows[begin:end]
             means[:, begin:end], white = self._means_and_reductions(block)
             own = self._own_variance(block) - np.einsum("sij,sij->sj", white, white)
             sds[:, begin:end] = np.sqrt(np.maximum(own, 1e-10))
@@ -502,7 +498,7 @@ class Posterior:
         """Return the standard deviation of one launch around the model."""
         return math.sqrt(float(self.weights @ self._hyper.noise**2))
 
-    def mean(self, rows: Ints | None = None) -> Floats:
+    def mean(self, rows: Ints) -> Floats:
         """Return the averaged posterior mean."""
         return floats(sum(w * m for w, m, _ in self.predict(rows)))
 

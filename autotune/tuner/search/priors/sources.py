@@ -120,7 +120,8 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     broken = [p for p, score in launched if score is None]
     with one_thread():
         scores = np.array([score for _, score in launched if score is not None])
-        mean = Posterior(Kernels(encoding), ran, scores - scores.mean()).mean()
+        every = np.arange(len(distinct))
+        mean = Posterior(Kernels(encoding), ran, scores - scores.mean()).mean(every)
         odds = p_starts(encoding, ran, broken)
     own = np.array([positions[key] for key in keys])
     known = np.isin(
