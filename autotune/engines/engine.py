@@ -28,15 +28,7 @@ from .context import Context, default_of
 from .entry import first_for, in_range, spaces_root, span
 from .expression import Namespace, Scope, evaluate, fill, fill_value, names, template_names
 from .option_table import OptionTable, read_table, suggestion
-from .schema import (
-    Addition,
-    EngineCard,
-    ForcedAcceptance,
-    RandomWeights,
-    Removed,
-    holding,
-    name_of,
-)
+from .schema import Addition, EngineCard, ForcedAcceptance, RandomWeights, Removed, holding, name_of
 
 _PYTHON = re.compile(r"\S*python[\d.]* ((?:-[WX] ?\S+ |-[bBdEiIOPqRsSuvx]+ )+)-m ")
 """An interpreter with options of its own in front of a module."""
@@ -430,11 +422,7 @@ class Engine:
         return [*model.engines.get(self.name, EngineExtras()).always, *self.card.always]
 
     def command_with(
-        self,
-        additions: Sequence[Addition],
-        scope: Scope,
-        context: Context,
-        passthrough: Words = (),
+        self, additions: Sequence[Addition], scope: Scope, context: Context, passthrough: Words = ()
     ) -> Command:
         """Return the command that serves the model with some additions."""
         flag = self.card.model_flag
@@ -446,11 +434,7 @@ class Engine:
         return replace(command, argv=(*command.argv, *passthrough))
 
     def _added(
-        self,
-        command: Command,
-        additions: Sequence[Addition],
-        scope: Scope,
-        version: str,
+        self, command: Command, additions: Sequence[Addition], scope: Scope, version: str
     ) -> Command:
         """Add some additions to a command; their keys win over those of the command's own file."""
         argv = (*command.argv, *filled_args(additions, scope))

@@ -142,7 +142,7 @@ def existing_folder(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
-def shared_memory_bytes(root: Path = ROOT) -> int:
+def shared_memory_bytes(root: Path) -> int:
     """Return the size of ``/dev/shm``; 0 without one."""
     try:
         return shutil.disk_usage(root / "dev/shm").total
@@ -234,7 +234,7 @@ def is_kind(product: str, hardware: str) -> bool:
     return re.search(rf"(?<![a-z0-9]){words}(?![a-z0-9])", product.lower()) is not None
 
 
-def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
+def driver_version(vendor: Vendor, root: Path) -> str | None:
     """Read the version of a vendor's kernel driver; None if not loaded or, as AMD's in-tree one,
     without a version."""
     if vendor == "amd":

@@ -248,12 +248,7 @@ class Option(Versioned):
     dest: str = Field(default_factory=lambda option: name_of(option["flags"][0]))
     """Where the engine stores the value."""
     action: Literal[
-        "store",
-        "store_true",
-        "store_false",
-        "boolean_optional",
-        "enable_disable",
-        "append",
+        "store", "store_true", "store_false", "boolean_optional", "enable_disable", "append"
     ] = "store"
     """``enable_disable``: vLLM's switch that also takes its inverse, ``--disable-x`` for
     ``--enable-x``."""

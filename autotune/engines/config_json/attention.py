@@ -19,10 +19,7 @@ indexer chooses entries at `_CHOSEN`; at 0 a layer has its window alone."""
 
 
 def listed_attention(
-    config: ConfigJson,
-    figures: JsonObject,
-    windowed: Sequence[bool],
-    taken: Collection[int],
+    config: ConfigJson, figures: JsonObject, windowed: Sequence[bool], taken: Collection[int]
 ) -> Listed:
     """Describe the layers, without the ones `taken`, whose attention needs a description of its
     own; none in most models."""

@@ -151,10 +151,7 @@ def own_options_of(spec: StudySpec, library: Library) -> OwnOptions:
 
 
 def engine_in_study(
-    spec: StudySpec,
-    library: Library,
-    command: Command,
-    spaces: Mapping[str, EngineSpace],
+    spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace]
 ) -> tuple[Engine, str]:
     """Return the engine of a command, that of its space if there is one, and its version in the
     study."""

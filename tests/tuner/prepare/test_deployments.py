@@ -239,6 +239,15 @@ def test_a_unit_of_systemd_sets_its_variables(tmp_path: Path) -> None:
     assert deployment_of(unit).command.env == {"VLLM_USE_V1": "1"}
 
 
+def test_several_servers_of_a_script_share_the_load(tmp_path: Path) -> None:
+    script = tmp_path / "two.sh"
+    line = "CUDA_VISIBLE_DEVICES={} vllm serve Qwen/Qwen3-8B -tp 2 --port {} &\n"
+    script.write_text(f"{line.format('0,1', 8000)}{line.format('2,3', 8001)}wait\n")
+    found = deployment_of(script)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in found.command.servers] == ["0,1", "2,3"]
+    assert (found.gpus, found.total_gpus) == (2, 4)
+
+
 def test_an_image_that_is_built_there_has_no_name(tmp_path: Path) -> None:
     file = tmp_path / "compose.yaml"
     file.write_text("services: {a: {build: ., command: vllm serve m}}\n")

@@ -187,9 +187,12 @@ def _chosen(text: str, name: str, part: str, library: Library | None) -> Deploym
     if not found and not name.endswith(YAML):
         unit, script = of_unit(text)
         typed = typed_command(script, {**os.environ, **unit.env, "0": name}, library)
-        words, env, files = typed.command.argv, typed.command.env, typed.command.files
-        notes = (*unit.notes, *typed.notes)
-        found = [replace(unit, entrypoint=words, env={**unit.env, **env}, files=files, notes=notes)]
+        command, notes = typed.command, (*unit.notes, *typed.notes)
+        server = replace(unit, entrypoint=command.argv, files=command.files, notes=notes)
+        found = [
+            replace(server, env={**unit.env, **command.env, **own})
+            for own in command.servers or ({},)
+        ]
     made, problems = list[Deployment](), list[tuple[bool, str]]()
     for one in found:
         if not part or part in one.names:
