@@ -87,13 +87,13 @@ class History:
             launch.fingerprint: Candidate(launch.trial.configuration, launch.trial.engine_version)
             for launch in launches
         }
-        baselines = [
+        baselines = (
             list(by_fingerprint).index(launch.fingerprint)
             for launch in launches
             if launch.role is Role.BASELINE
-        ]
+        )
         items = list(by_fingerprint.values())
-        return cls.from_launches(spec, CandidateSet(items, next(iter(baselines), 0)), launches)
+        return cls.from_launches(spec, CandidateSet(items, next(baselines, 0)), launches)
 
     @classmethod
     def from_launches(
@@ -204,20 +204,13 @@ class History:
                     e.position,
                     e.sent_finals_prompts or (e.role is Role.FINAL and e.position != base),
                 ),
-                e.node,
+                e.node if self.several else "",
                 e.score,
             )
             for e in self.entries
             if e.score is not None
         ]
-        if self.several:
-            return self._within_steps(additive_spread(rows))
-        groups: dict[tuple[int, bool], list[float]] = {}
-        for group, _, score in rows:
-            groups.setdefault(group, []).append(score)
-        return self._within_steps(Spread.pooled(groups.values()))
-
-    def _within_steps(self, spread: Spread) -> Spread:
+        spread = additive_spread(rows)
         return replace(spread, sd=math.hypot(spread.sd, self.step / math.sqrt(12)))
 
     @cached_property
@@ -305,7 +298,7 @@ class History:
         return [
             p
             for p in seen
-            if p not in self.ineligible and (self.feasible(p) if p in self.by_position else True)
+            if p not in self.ineligible and (p not in self.by_position or self.feasible(p))
         ]
 
     @property
