@@ -350,7 +350,7 @@ def _engine_message(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str
     platform = "HIP" if server.hardware.vendor == "amd" else "CUDA"
     allocation = f"torch.OutOfMemoryError: {platform} out of memory."
     c = server.coefficients
-    free = plan.total - server.coefficients.context_gb * 1e9
+    free = plan.total - c.context_gb * 1e9
     share = plan.total * server.memory_fraction
     if c.fraction_of == "total" and share > free:
         return (

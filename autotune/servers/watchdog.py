@@ -155,15 +155,13 @@ class Watchdog:
     def _end(self) -> StopReport:
         request = self._request
         limits = self._stop or {}
-        terminate_s = (
-            _ORPHAN_GRACE_S
-            if self._abandoned
-            else float(limits.get("terminate_s", _ORPHAN_GRACE_S))
-        )
+        terminate_s = limits.get("terminate_s", _ORPHAN_GRACE_S)
+        if self._abandoned:
+            terminate_s = _ORPHAN_GRACE_S
         members = self._members()
         by_itself = self._exit_code
         self._look_at_files()
-        kill_s = float(limits.get("kill_s", _KILL_S))
+        kill_s = limits.get("kill_s", _KILL_S)
         report = end(members.alive, terminate_s, kill_s, self._pause)
         if not request.docker:
             return report
