@@ -9,14 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from autotune.base import (
-    BadInput,
-    Evidence,
-    Json,
-    LoadFailed,
-    NothingFeasible,
-    write_atomically,
-)
+from autotune.base import BadInput, Evidence, Json, LoadFailed, NothingFeasible, write_atomically
 from autotune.engines import Library
 from autotune.load.bench import results
 from autotune.load.bench.results import Bench

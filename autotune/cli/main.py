@@ -196,9 +196,7 @@ def report(**asked: Any) -> None:
     help="docker, compose, k8s, dstack, gpustack, shell, vllm-config, capacity, json …",
 )
 @click.option(
-    "--onto",
-    metavar="FILE[#PART]",
-    help="Your deployment, with the recommended command.",
+    "--onto", metavar="FILE[#PART]", help="Your deployment, with the recommended command."
 )
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout."

@@ -23,16 +23,7 @@ from .shared import answer, print_json, print_markdown, say
 
 _SHOWN = ("study", "model", "hardware", "evidence", "verdict", "gain", "launches")
 _GAIN = ("gain_percent", "gain_ci95", "gain_interval90_on_a_node", "holds_on_a_node")
-_KEYS = (
-    *_SHOWN,
-    "age_hours",
-    "state",
-    "budget",
-    "nodes",
-    "engine",
-    *_GAIN,
-    "objective",
-)
+_KEYS = (*_SHOWN, "age_hours", "state", "budget", "nodes", "engine", *_GAIN, "objective")
 
 _NO_WIDTH = 10_000
 

@@ -598,9 +598,7 @@ class Workers:
 
 
 def _results(
-    shares: Sequence[int],
-    processes: Sequence[_Process],
-    on_progress: OnProgress,
+    shares: Sequence[int], processes: Sequence[_Process], on_progress: OnProgress
 ) -> list[WorkerResult]:
     """Return each worker's result once all have one; until then report progress."""
     progress = [Progress(0, 0, 0, share, 0) for share in shares]

@@ -199,11 +199,7 @@ class Prompts:
         return min(_LOWEST_ID, high // 4), high
 
     def _random_ids(
-        self,
-        requests: Requests,
-        request: int,
-        key: PromptKey,
-        blocks: dict[int, Ints],
+        self, requests: Requests, request: int, key: PromptKey, blocks: dict[int, Ints]
     ) -> tuple[Ints, Ints]:
         """Return the ids that a random prompt shares with its group, and its own; `blocks` caches
         those of a trace."""

@@ -23,17 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import islice
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Concatenate,
-    Generic,
-    Literal,
-    NamedTuple,
-    ParamSpec,
-    TypeAlias,
-    TypeVar,
-)
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.random import Generator
@@ -76,19 +66,15 @@ Said: TypeAlias = Counter[str]
 _Held = TypeVar("_Held")
 _AnyLine = TypeVar("_AnyLine", bound=BaseModel)
 _Item = TypeVar("_Item")
-_More = ParamSpec("_More")
 
 
-def kept(
-    read: Callable[Concatenate[Path, _More], _Held],
-) -> Callable[Concatenate[Path, _More], _Held]:
+def kept(read: Callable[..., _Held]) -> Callable[..., _Held]:
     """Cache a reader's result until the file's time or size changes; `BadInput` for a file that is
     no text."""
-    called: Callable[..., _Held] = read
-    cached = lru_cache(maxsize=4)(lambda path, _version, *more: called(path, *more))
+    cached = lru_cache(maxsize=4)(lambda path, _version, *more: read(path, *more))
 
     @wraps(read)
-    def reader(path: Path, /, *more: _More.args, **_: _More.kwargs) -> _Held:
+    def reader(path: Path, *more: object) -> _Held:
         with _readable(path):
             status = path.stat()
             return cached(path, (status.st_mtime_ns, status.st_size), *more)
@@ -275,7 +261,7 @@ class Reading:
                 first = (first if "\n" in first else first + file.readline()).partition("\n")[0]
         found: Iterable[tuple[int, Any]] = self._cells()
         if first[0] == "[" or (first[0] == "{" and first.rstrip()[-1] != "}"):
-            whole = self._parsed(self.path.read_text(encoding="utf-8-sig"), None)
+            whole = self._parsed(self.path.read_bytes().decode("utf-8-sig"), None)
             found = enumerate(whole if isinstance(whole, list) else [whole], start=1)
         elif first[0] == "{" or self.form == "sharegpt":
             found = self._lines()
@@ -421,12 +407,12 @@ def conversations(path: Path, output_len: int | None = None) -> Read[tuple[str, 
         turns = next((line[key] for key in KEYS["conversations"] if key in line), None)
         for kind in media.intersection(line):
             said[f"{kind} parts not sent"] += 1
-        if isinstance(turns, list) and turns and _is_system(turns[0]):
-            turns = turns[1:3]
+        if not isinstance(turns, list):
+            turns = [None]
+        elif turns and _is_system(turns[0]):
+            turns = turns[1:]
             said["system turns left out, which vLLM's and SGLang's scripts send as prompts"] += 1
-        texts: list[Any] = (
-            [_text(turn) for turn in turns[:2]] if isinstance(turns, list) else [None]
-        )
+        texts = [_text(turn) for turn in turns[:2]]
         if not all(isinstance(text, str) for text in texts):
             said["rows that are no conversation"] += 1
         elif len(texts) == 2 or (texts and output_len):
@@ -564,8 +550,7 @@ def read_sessions(path: Path, output_len: int | None = None) -> Read[Session]:
             line = reading.checked(number, row, _SessionLine)
             if not line.model_fields_set:
                 raise reading.refused(number, "no session", row)
-            unset = {n for n in ("system", "tools") if getattr(line, n) is None}
-            line = line.model_copy(update={n: getattr(shared, n) for n in unset})
+            line = shared.model_copy(update={n: own for n, own in line if own is not None})
             if line.turns is None:
                 shared = line
                 continue

@@ -86,32 +86,32 @@ DRAWN = 'class="drawn"'
 """Mark of every picture that `draw` has made."""
 
 _Shown = Iterable[Part] | Picture | None
-_SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] = (
-    ("Conclusion", (outcome.conclusion,)),
-    ("How accurate were the predictions?", (outcome.predictions,)),
-    ("Is it still better on later versions?", (outcome.regressions,)),
-    ("What was launched?", (pictures.tried,)),
-    ("Best configuration per engine", (tables.engines,)),
-    ("How fast for each user, and how much for all?", (pictures.speed,)),
-    ("Front of {objective} against {second}", (outcome.front,)),
-    ("Is the gain significant?", (pictures.finals, tables.finals)),
-    ("Are the answers still correct?", (tables.answers,)),
-    ("What does each setting add?", (pictures.contributions, outcome.contributions)),
-    ("Which settings had no effect?", (outcome.inert,)),
-    ("Before and after", (outcome.comparison,)),
-    ("What was measured?", (outcome.measured,)),
-    ("What load does it carry within the limits?", (tables.capacities,)),
-    ("What happens under other loads?", (pictures.curves, outcome.curves)),
-    ("Is it better on every workload?", (outcome.matrix,)),
-    ("What failed, and what would help?", (tables.failures,)),
-    ("Do the nodes differ?", (tables.nodes,)),
-    ("Launches", (tables.launches,)),
-    ("What did the study cost?", (outcome.hours,)),
-    ("How the engines resolved the settings", (tables.resolutions,)),
-    ("Setup", (outcome.setup,)),
-    ("What are the limits of these numbers?", (outcome.limits,)),
-    ("Reproduction", (outcome.reproduction,)),
-)
+_SECTIONS: dict[str, list[Callable[[StudyRecord], _Shown]]] = {
+    "Conclusion": [outcome.conclusion],
+    "How accurate were the predictions?": [outcome.predictions],
+    "Is it still better on later versions?": [outcome.regressions],
+    "What was launched?": [pictures.tried],
+    "Best configuration per engine": [tables.engines],
+    "How fast for each user, and how much for all?": [pictures.speed],
+    "Front of {objective} against {second}": [outcome.front],
+    "Is the gain significant?": [pictures.finals, tables.finals],
+    "Are the answers still correct?": [tables.answers],
+    "What does each setting add?": [pictures.contributions, outcome.contributions],
+    "Which settings had no effect?": [outcome.inert],
+    "Before and after": [outcome.comparison],
+    "What was measured?": [outcome.measured],
+    "What load does it carry within the limits?": [tables.capacities],
+    "What happens under other loads?": [pictures.curves, outcome.curves],
+    "Is it better on every workload?": [outcome.matrix],
+    "What failed, and what would help?": [tables.failures],
+    "Do the nodes differ?": [tables.nodes],
+    "Launches": [tables.launches],
+    "What did the study cost?": [outcome.hours],
+    "How the engines resolved the settings": [tables.resolutions],
+    "Setup": [outcome.setup],
+    "What are the limits of these numbers?": [outcome.limits],
+    "Reproduction": [outcome.reproduction],
+}
 """Heading and content of each section; empty sections are left out."""
 _FOLDED = (
     "Which settings had no effect?",
@@ -155,7 +155,7 @@ def files_of(study: StudyRecord) -> dict[str, str]:
 def _parts(study: StudyRecord) -> list[Part]:
     goals = dict(zip(("objective", "second"), map(text.title, study.spec.goals), strict=False))
     parts: list[Part] = [*outcome.opening(study)]
-    for heading, sections in _SECTIONS:
+    for heading, sections in _SECTIONS.items():
         made = [section(study) for section in sections]
         shown = [
             part
