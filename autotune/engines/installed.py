@@ -499,13 +499,11 @@ def choose(
 
 
 def _recognised(baseline: str | None, library: Library) -> tuple[Command | None, str]:
-    """Parse a baseline, and name its engine; nothing for a command of no engine, which is refused
-    later."""
-    if baseline is not None:
-        with suppress(BadInput):
-            command = split_command(baseline)
-            return command, recognise(command.argv, library).name
-    return None, ""
+    """Parse a baseline, and name its engine."""
+    if baseline is None:
+        return None, ""
+    command = split_command(baseline)
+    return command, recognise(command.argv, library).name
 
 
 def unused(option: str, given: Iterable[str], kinds: Container[str]) -> list[str]:

@@ -50,7 +50,8 @@ def with_deployment(options: RunOptions, library: Library) -> tuple[RunOptions, 
         notes.append(f"the deployment's {model} is taken for {options.model}")
         argv = [word.replace(model, options.model) for word in command.argv]
         command = replace(command, argv=tuple(argv))
-    if (uses := found.total_gpus) and options.hardware:
+    if found.gpus and options.hardware:
+        uses = found.gpus * command.replicas
         have = node(options.hardware, library).gpus
         asked = options.gpus or uses
         if asked != uses:

@@ -245,7 +245,10 @@ def test_several_servers_of_a_script_share_the_load(tmp_path: Path) -> None:
     script.write_text(f"{line.format('0,1', 8000)}{line.format('2,3', 8001)}wait\n")
     found = deployment_of(script)
     assert [one["CUDA_VISIBLE_DEVICES"] for one in found.command.servers] == ["0,1", "2,3"]
-    assert (found.gpus, found.total_gpus) == (2, 4)
+    asked, _ = with_deployment(
+        RunOptions(model="", hardware="h200", baseline=str(script)), Library()
+    )
+    assert (found.gpus, asked.gpus) == (2, 4)
 
 
 def test_an_image_that_is_built_there_has_no_name(tmp_path: Path) -> None:

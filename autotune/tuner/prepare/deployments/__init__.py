@@ -72,11 +72,6 @@ class Deployment:
         """Return the model that it serves, as it is named there."""
         return self.kind.parse(self.command, self.kind.version(self.version)).model
 
-    @property
-    def total_gpus(self) -> int | None:
-        """Return how many GPUs it gets on a node, for several servers too; None: all."""
-        return self.gpus and self.gpus * self.command.replicas
-
     def rewritten(
         self,
         argv: Words,
