@@ -113,7 +113,7 @@ UNKNOWN = ErrorSpread(group=0.5, row=0.2)
 """Error without a calibration: a factor of two and a half."""
 
 
-def spread_of(errors: PredictionErrors, engine: str, metric: str = HEADLINE) -> ErrorSpread:
+def spread_of(errors: PredictionErrors, engine: str, metric: str) -> ErrorSpread:
     known = errors.engines.get(engine) or errors.engines.get("any") or {}
     return known.get(metric) or known.get(HEADLINE) or UNKNOWN
 

@@ -64,8 +64,11 @@ def read(path: Path) -> Json:
     if len(loads) == 1:
         return _joined(found)
     points = [_joined(group) for group in loads.values()]
-    more = [key for key in found[0] if key == "num_prompts" or role_of(key) == "sent"]
-    told = [key for key in more if len(_differing(points, key)) > 1]
+    told = [
+        key
+        for key in found[0]
+        if (key == "num_prompts" or role_of(key) == "sent") and len(_differing(points, key)) > 1
+    ]
     listed = [
         {
             "load": ", ".join([load_of(one), *(f"{key} {one.get(key)}" for key in told)]),

@@ -94,11 +94,8 @@ def _posterior(
 def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
     """Scale violations by position: the logarithm of metric over limit if it exists, else over
     their size."""
-    points = [
-        (e.position, e.violations[str(slo)])
-        for e in history
-        if e.violations and str(slo) in e.violations
-    ]
+    name = str(slo)
+    points = [(e.position, e.violations[name]) for e in history if name in e.violations]
     if slo.limit > 0:
         sign = 1.0 if slo.sense == "<=" else -1.0
         ratios = [(p, 1 + sign * v / slo.limit) for p, v in points]

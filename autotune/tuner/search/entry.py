@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 
 from autotune.base import frozen
 
@@ -48,7 +49,7 @@ class Entry:
     position: int
     score: float | None = None
     second: float | None = None
-    violations: Mapping[str, float] | None = None
+    violations: Mapping[str, float] = field(default_factory=dict)
     broke: bool = False
     out_of_memory: bool = False
     may_pass: bool = False

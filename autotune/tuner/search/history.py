@@ -691,6 +691,6 @@ def _cause(failure: Failure) -> str:
 
 def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
     """Return the mean excess of launches over a limit; infinite for a missing metric."""
-    values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
+    values = [e.violations[slo] for e in entries if slo in e.violations]
     # An SLO whose metric is missing is not kept: nothing shows that it is.
     return sum(values) / len(values) if values else math.inf

@@ -101,9 +101,7 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
     return math.fsum(difference * weight for difference, weight in parts) / information, information
 
 
-def planned(
-    mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str] = ()
-) -> float:
+def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str]) -> float:
     """Return the information of `contrast` after this number of further launches, in pairs on the
     least used nodes.
 

@@ -55,7 +55,7 @@ def times(slo: Slo, value: float) -> float:
 
 def _beyond(slo: Slo, launch: Entry) -> float:
     """Return the logarithm of `times`; minus infinity if the launch lacks the metric."""
-    violation = (launch.violations or {}).get(str(slo))
+    violation = launch.violations.get(str(slo))
     if violation is None:
         return -math.inf
     found = times(slo, slo.limit + violation if slo.sense == "<=" else slo.limit - violation)

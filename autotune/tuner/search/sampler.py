@@ -73,13 +73,12 @@ class CandidateSampler:
 def _trial(
     entry: Entry,
     slos: Sequence[str],
-    params: Mapping[str, Scalar],
-    space: Mapping[str, BaseDistribution],
+    params: dict[str, Scalar],
+    space: dict[str, BaseDistribution],
 ) -> FrozenTrial:
     """Report a launch so that Optuna's samplers learn most: a failed start is pruned, with a
     constraint."""
     state = TrialState.FAIL
-    value = entry.score
     constraints = dict[str, float]()
     if entry.pending:
         state = TrialState.RUNNING
@@ -88,15 +87,13 @@ def _trial(
         constraints = {STARTS: 1.0}
     elif entry.measured:
         state = TrialState.COMPLETE
-        constraints = {
-            slo: beyond for slo, beyond in (entry.violations or {}).items() if slo in slos
-        }
+        constraints = {slo: beyond for slo, beyond in entry.violations.items() if slo in slos}
     return create_trial(
         state=state,
-        value=value,
+        value=entry.score,
         constraints=constraints,
-        params=dict(params),
-        distributions=dict(space),
+        params=params,
+        distributions=space,
     )
 
 
