@@ -125,6 +125,12 @@ def test_a_body_carries_the_tools_and_messages_of_its_row(of: OfForm):
         ("jsonl", [{"prompt": "a", "output_tokens": 0}], 1, ["1 answers of 0 tokens that count"]),
         ("sessions", [{"turns": [{"text": "a", "image": "/a.png"}]}], 1, ["1 image parts"]),
         ("sessions", [{"turns": [{"text": "a", "timestamp": 5}]}], 1, ["1 turns whose time"]),
+        (
+            "sharegpt",
+            [{"images": ["a", "b"], "conversations": [5 * "what is this ", 5 * "a lock "]}],
+            1,
+            ["2 image parts"],
+        ),
         ("trace", [{"timestamp": 0, "input_length": 9, "output_length": 0}], 1, ["1 answers of 0"]),
         (
             "trace",

@@ -57,7 +57,7 @@ _MODERATE_BYTES = 2**24
 
 KEYS = parse_yaml(beside(__file__, "request_keys.yaml"))
 
-_WRAPPERS = frozenset(KEYS["wrappers"])
+_MEDIA = frozenset(KEYS["media"])
 
 Half = Literal[1, 2]
 Form = Literal["jsonl", "sharegpt", "sessions", "trace"]
@@ -138,6 +138,15 @@ def _joined(value: Any, info: ValidationInfo) -> Any:
 _Joined = BeforeValidator(_joined)
 
 
+def _count_media(row: dict[str, Any], said: Said) -> bool:
+    """Count the parts beside a row's text, which are not sent; return whether it has any."""
+    found = {name: row[name] for name in _MEDIA.intersection(row) if row[name]}
+    for name, media in found.items():
+        parts = len(media) if isinstance(media, list) else 1
+        said[f"{name.removesuffix('s')} parts not sent"] += parts
+    return bool(found)
+
+
 class FileRequest(NamedTuple):
     """One request of a file, or one turn of its sessions.
 
@@ -197,10 +206,8 @@ class RequestLine(BaseModel):
         if not isinstance(row, dict):
             return row
         said: Any = info.context
-        for kind in KEYS["media"]:
-            if media := row.get(kind, row.get(f"{kind}s")):
-                said[f"{kind} parts not sent"] += len(media) if isinstance(media, list) else 1
-                row = {"text_input": "", **row}
+        if _count_media(row, said):
+            row = {"text_input": "", **row}
         if "messages" in row:
             # Beside them a prompt's other names mean something else.
             own = KEYS["names"]["request"]["prompt"]
@@ -296,7 +303,7 @@ class Reading:
                 raise self.refused(table.line_num, f"no table ({error})") from error
 
     def _unwrapped(self, number: int, row: Any) -> list[Any]:
-        if not isinstance(row, dict) or _WRAPPERS.isdisjoint(row):
+        if not isinstance(row, dict):
             return [row]
         for key in filter(row.__contains__, KEYS["wrappers"]):
             inner = [row[key]] if isinstance(row[key], dict) else row[key]
@@ -398,15 +405,13 @@ def conversations(path: Path, output_len: int | None = None) -> Read[tuple[str, 
     pairs: list[tuple[str, str]] = []
     reading = Reading(path, "sharegpt")
     said = reading.said
-    media = frozenset(KEYS["media"])
     count = 0
     row: Any = None
     for _, row in reading.rows():
         count += 1
         line: dict[str, Any] = row if isinstance(row, dict) else {}
         turns = next((line[key] for key in KEYS["conversations"] if key in line), None)
-        for kind in media.intersection(line):
-            said[f"{kind} parts not sent"] += 1
+        _count_media(line, said)
         if not isinstance(turns, list):
             turns = [None]
         elif turns and _is_system(turns[0]):
