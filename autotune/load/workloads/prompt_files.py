@@ -418,7 +418,7 @@ def conversations(path: Path, output_len: int | None = None) -> Read[tuple[str, 
             turns = turns[1:]
             said["system turns left out, which vLLM's and SGLang's scripts send as prompts"] += 1
         texts = [_text(turn) for turn in turns[:2]]
-        if not all(isinstance(text, str) for text in texts):
+        if set(map(type, texts)) - {str}:
             said["rows that are no conversation"] += 1
         elif len(texts) == 2 or (texts and output_len):
             pairs.append((texts[0], texts[1] if len(texts) == 2 else ""))
@@ -436,7 +436,7 @@ def _is_system(turn: Any) -> bool:
 
 def _text(turn: Any) -> Any:
     if isinstance(turn, dict):
-        return turn.get("value", turn.get("content", turn.get("text")))
+        return turn["value"] if "value" in turn else turn.get("content", turn.get("text"))
     return turn
 
 
