@@ -67,6 +67,10 @@ class OurEngine(EngineConformance):
         "relaxed_acceptance": {"speculative_tokens": 1},
     }
 
+    @pytest.mark.e2e
+    def test_every_value_of_every_knob_can_be_written_and_read_alone(self) -> None:
+        super().test_every_value_of_every_knob_can_be_written_and_read_alone()
+
     def commands(self) -> dict[str, str]:
         """Return heading to command, per version, model and node."""
         commands: dict[str, str] = {}

@@ -102,6 +102,7 @@ def test_a_power_that_rises_is_measured_between_the_readings() -> None:
     assert energy.joules / energy.seconds == pytest.approx(watts_per_s * middle_s, abs=30.0)
 
 
+@pytest.mark.e2e
 def test_a_launch_reads_the_gpus_of_its_configuration(tmp_path: Path) -> None:
     """Of 8 GPUs it has 4; the emulated node itself has none, so that nothing is read there."""
     asked = trial("vllm")

@@ -185,6 +185,7 @@ RUN = (
 )
 
 
+@pytest.mark.e2e
 def test_a_study_says_how_it_divides_and_compares_like_with_like(tmp_path: Path) -> None:
     workload = jsonl(tmp_path, 1000)
     done = autotune(
@@ -217,6 +218,7 @@ def test_a_study_says_how_it_divides_and_compares_like_with_like(tmp_path: Path)
     )
 
 
+@pytest.mark.e2e
 def test_a_short_file_is_sent_again_and_the_study_says_so(tmp_path: Path) -> None:
     workload = jsonl(tmp_path, ENOUGH - 2)
     done = autotune(

@@ -256,6 +256,7 @@ FIND = ["--find-load", "concurrency", "--slo", "p90_ttft_ms<=1000", "--slo", "p9
 SERVER = ["--", "vllm", "serve", MODEL, "--tensor-parallel-size", "8"]
 
 
+@pytest.mark.e2e
 def test_the_capacity_of_a_launch_is_found_again_by_simulate(tmp_path: Path) -> None:
     home = tmp_path / "home"
     baseline = " ".join(SERVER[1:])

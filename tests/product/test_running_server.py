@@ -49,6 +49,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
+@pytest.mark.e2e
 def test_it_is_measured_until_the_budget_is_used(home: Path, chat: str) -> None:
     asked = (*QUESTION, "--on", f"external:{chat}")
     done = autotune(*asked, "--study", "s", home=home)
@@ -108,6 +109,7 @@ def test_a_server_of_another_model_is_refused(home: Path, chat: str) -> None:
     assert not home.exists()
 
 
+@pytest.mark.e2e
 def test_the_name_of_one_of_several_models(home: Path, chat: str) -> None:
     """``--model NAME --model-id ID`` is the way out that the error names."""
     named = ("--model", "chat", "--model-id", MODEL, "--launches", "1")
@@ -169,6 +171,7 @@ def test_a_server_started_with_the_recommended_command_is_the_recommended_one(
     assert "settings that it reports are those of the recommended command" in done.err
 
 
+@pytest.mark.e2e
 def test_a_server_that_reports_nothing(home: Path) -> None:
     """A vLLM without its development mode tells no settings, and nothing is claimed of them."""
     version = ("--engine-version", "0.13.0")

@@ -85,6 +85,7 @@ def test_hits_are_counted_in_whole_blocks_from_the_beginning(engine):
         assert probe().hits == readings[-1].hits
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("engine", "version", "option", "usage", "status", "words"),
     [

@@ -112,6 +112,7 @@ def test_its_loop_is_the_simulators(node, load):
     assert seen == {name: pytest.approx(predicted[name], rel=rel) for name in seen}
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("node", ["vllm", "sglang-dp", "tensorrt_llm"])
 def test_its_times_are_the_simulators(node):
     """At speed 1 and by a client that does nothing but read."""
