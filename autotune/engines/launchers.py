@@ -179,16 +179,16 @@ def _behind(simple: Simple, variables: Variables) -> Iterator[Simple]:
     text = None
     while words and text is None:
         if launcher := _launcher(words):
-            front = _Front(launcher, words, variables)
-            if launcher.script and front.text is None:
+            outer = _Front(launcher, words, variables)
+            if launcher.script and outer.text is None:
                 break
             if launcher.reason:
-                front.notes.insert(
-                    0, f"left out: {_shown(shlex.join(front.words))} ({launcher.reason})"
+                outer.notes.insert(
+                    0, f"left out: {_shown(shlex.join(outer.words))} ({launcher.reason})"
                 )
-            words, text = front.rest, front.text
-            env |= front.settings
-            notes += front.notes
+            words, text = outer.rest, outer.text
+            env |= outer.settings
+            notes += outer.notes
         else:
             own, words = settings_in_front(words)
             if not own:
