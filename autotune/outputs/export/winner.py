@@ -339,7 +339,7 @@ class Winner:
         """Return the numbers of a deployment that change, before and after."""
         gpus, count = deployment.gpus or self.gpus, deployment.container.replicas
         numbers = [("GPUs", gpus, self.gpus), ("replicas", count, count * self.fleet.count)]
-        return [(f"{a} {name}", f"{b} {name}") for name, a, b in numbers if a != b]
+        return [(f"{name}: {a}", str(b)) for name, a, b in numbers if a != b]
 
     def parse(self, argv: Sequence[str]) -> ParsedCommand | None:
         """Parse words of the command as the engine does; None for options unknown to the bundled

@@ -152,7 +152,8 @@ def test_several_servers_need_a_cluster() -> None:
     text = put.text()
     assert text.count("replicas: 2") == 1
     assert text.count('nvidia.com/gpu: "1"') == 2
-    assert [one["after"] for one in put.changes()][-2:] == ["1 GPUs", "2 replicas"]
+    said = [(one["before"], one["after"]) for one in put.changes()]
+    assert said[-2:] == [("GPUs: 2", "1"), ("replicas: 1", "2")]
     with pytest.raises(BadInput, match="Docker would give all of them the same GPUs"):
         Onto(replace(tuned(by_file["06"], half), gpus=1), named(by_file["06"])).text()
 
