@@ -324,3 +324,18 @@ def test_replicas_are_added_where_none_are_written_and_a_sidecar_comes_with_each
     assert changed == found.text.replace("gpu: 2", "gpu: 1").replace(
         "  serviceName", "  replicas: 2\n  serviceName"
     )
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("ghcr.io/acme/vllm:v0.31.0", "0.31.0"),
+        ("acme/vllm:1.4.2", None),
+        ("acme/vllm-qwen:build-7", None),
+        ("rocm/vllm:rocm7.0.0_vllm_0.11.2_20251210", "0.11.2"),
+    ],
+)
+def test_the_tag_of_somebody_s_own_image_is_a_version_where_the_engine_has_such(
+    image: str, version: str | None
+) -> None:
+    assert deployment_of(f"docker run {image} vllm serve m").version == version

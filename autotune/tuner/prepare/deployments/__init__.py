@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.version import Version
+
 from autotune.base import BadInput, frozen, redact
 from autotune.engines.command import DEVICES, Command, Words, reference_in, referenced
 from autotune.engines.engine import Engine
@@ -240,7 +242,11 @@ def _deployment(one: Container, library: Library | None) -> Deployment:
             head = f"{option}=" if word.startswith("-") else ""
             word = f"{head}${{{option.strip('-').replace('-', '_').upper()}}}"
         argv.append(_on_host(word, one.folders))
-    version = version_in_tag(one.image, named=image is not None and not image.versioned)
+    version, releases = version_in_tag(one.image), kind.card.releases
+    if version and image and not image.versioned:
+        # The tag of somebody's own image may count its builds.
+        among = Version(releases[0]) <= Version(version) <= Version(releases[-1])
+        version = version if among else version_in_tag(one.image, named=True)
     read_by = {*server_environment().record(env), *knob_variables(kind, kind.version(version))}
     notes = [*typed.notes, *one.notes]
     if hidden:
