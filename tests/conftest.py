@@ -68,6 +68,8 @@ E2E = (
     "outputs/test_tracking_outage.py",
     "node/emulator/test_traffic.py",
     "load/test_client_benchmarks.py",
+    "tuner/test_evidence_of_rows.py",
+    "load/test_router.py",
 )
 """Files whose tests are all marked ``e2e``, the longest first; single tests have the mark where
 they stand."""

@@ -71,6 +71,10 @@ class OurEngine(EngineConformance):
     def test_every_value_of_every_knob_can_be_written_and_read_alone(self) -> None:
         super().test_every_value_of_every_knob_can_be_written_and_read_alone()
 
+    @pytest.mark.e2e
+    def test_a_command_says_what_the_configuration_is(self) -> None:
+        super().test_a_command_says_what_the_configuration_is()
+
     def commands(self) -> dict[str, str]:
         """Return heading to command, per version, model and node."""
         commands: dict[str, str] = {}

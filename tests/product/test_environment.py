@@ -108,6 +108,7 @@ def test_the_baseline_and_the_candidates_get_a_typed_variable_alike() -> None:
     assert any("reaches the baseline alone" in note for note in found["notes"]), found["notes"]
 
 
+@pytest.mark.e2e
 def test_a_variable_of_a_knob_decides_it_and_an_own_one_of_the_command_wins(
     few: list[str],
 ) -> None:

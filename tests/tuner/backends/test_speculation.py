@@ -169,6 +169,7 @@ CAME = [
 ]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("on", "name", "version", "forced", "came"),
     [
