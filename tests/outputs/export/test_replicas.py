@@ -117,6 +117,11 @@ def script(told: Winner, name: str, folder: Path) -> Path:
     return path
 
 
+def state_of(pid: int) -> str:
+    """The letter of a process's state: ``S`` sleeps."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
 @pytest.mark.parametrize("ended_by", ["a server", "a signal"])
 @pytest.mark.parametrize("name", ["shell", "docker"])
 def test_a_script_starts_each_on_its_gpus_and_ends_all_together(
@@ -143,6 +148,8 @@ def test_a_script_starts_each_on_its_gpus_and_ends_all_together(
         assert all("--more" in line for line in lines)
         servers = children(process.pid)
         assert len(servers) == 4
+        # A server that a signal ends before bash is in `wait -n` is not waited for.
+        assert until(lambda: state_of(process.pid) == "S")
         os.kill(process.pid if ended_by == "a signal" else servers[2], signal.SIGTERM)
         assert process.wait(20) != 0
         assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers))
