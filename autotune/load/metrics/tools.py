@@ -190,7 +190,7 @@ def _cell(cell: Any) -> Any:
 
 
 def _runs(path: Path, document: Any) -> list[Json]:
-    """Return the runs of one document."""
+    """Return the runs in a JSON document of a tool, with our names of metrics and facts."""
     if not isinstance(document, dict):
         raise MalformedFile(path, _FORM)
     tool, flats = _recognised(document)

@@ -25,7 +25,7 @@ Row = tuple[str, str, float]
 
 
 class Histogram:
-    """Counts of observations by upper bounds."""
+    """Histogram of a metrics page: counts of observations by upper bound, and their sum."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds, self._sum = bounds, 0.0

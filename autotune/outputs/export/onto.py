@@ -134,7 +134,7 @@ class Onto:
         return [gain, "kept: everything else in the file", *self.deployment.notes]
 
     def lines(self, new: str) -> Iterator[str]:
-        """Yield the difference of the texts without secrets, the changes, and notes."""
+        """Yield lines for the screen, without secrets: a diff, each change with its reason, notes."""
         there = self.deployment
         secrets = redact.secrets_in((), there.container.env)
         old, now = (redact.text(one, secrets).splitlines() for one in (there.text, new))

@@ -25,7 +25,7 @@ class Deployed:
     image: Mapping[str, str] = field(default_factory=dict)
 
     def images(self, versions: Mapping[str, str]) -> list[str]:
-        """Return its image as ``--image`` has it, unless another version was asked for."""
+        """Return the image as ``ENGINE=IMAGE``; none where another version was asked for."""
         kept = versions.items() >= self.versions.items()
         return [f"{name}={image}" for name, image in self.image.items() if kept]
 
