@@ -177,6 +177,9 @@ class Knob(Entry):
     """A value, or cases."""
     search: Annotated[list[Values], BeforeValidator(_searched_cases)]
     """The values that enumeration tries, or cases of them."""
+    beside: Annotated[list[Values], BeforeValidator(_searched_cases)] = []
+    """More values, or cases of them, that are tried beside the best launched configurations only:
+    they do not multiply the candidates. A case sees that configuration's knobs, later ones too."""
     choices: list[Scalar] | None = None
     """Every value `--set` may pin; None: any value."""
     words: list[str] = []

@@ -7,18 +7,19 @@ import shlex
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import field, replace
+from itertools import combinations
 
 from autotune.base import BadInput, Json, JsonObject, frozen
 
 from .command import Command, Configuration, Knobs, Scalar, Words
-from .context import Context, effective
+from .context import Context, broken_rules, effective, search_values
 from .engine import Engine, ParsedCommand
 from .enumeration import Enumeration
-from .expression import Namespace
+from .expression import Namespace, evaluate
 from .kept import Kept, literal_addition
 from .options import dotted, read_from
 from .registry import settings_in_front
-from .schema import Addition, EngineCard, name_of
+from .schema import Addition, EngineCard, holding, name_of
 
 CONTRADICTS = "contradicts --engine-arg"
 """Name under which combinations are counted that passed-through options change."""
@@ -218,6 +219,31 @@ class EngineSpace:
         knobs = self.engine.default_knobs(self.context, {**self.held, **settings, **self.pins})
         return effective(self.card, Configuration(self.engine.name, knobs), self.context)
 
+    def beside(self, configuration: Configuration, most: int) -> list[Configuration]:
+        """List the valid configurations with up to `most` other values of knobs that are tried
+        beside the best, the nearest first."""
+        context, current = self.context, configuration.knobs
+        scope, settings = context.scope(current), self._settings(configuration)
+        steps = []
+        for name, knob in self.card.knobs.items():
+            if name in self.unread or name in self.chosen or not knob.exists_in(context.version):
+                continue
+            tried = next((e.values for e in holding(knob.beside, scope, context.version)), [])
+            if tried and evaluate(knob.active, scope):
+                own = search_values(knob, scope, context.version)
+                values = dict.fromkeys([*own, *tried])
+                steps += [(name, value) for value in values if value != current[name]]
+        found: dict[Configuration, None] = {}
+        for number in range(1, most + 1):
+            for pairs in combinations(steps, number):
+                changes = dict(pairs)
+                one = self.effective({**settings, **changes})
+                # Fewer changes than pairs: two values of one knob.
+                if len(changes) == number and all(one.knobs[n] == v for n, v in pairs):
+                    found[one] = None
+        card = self.card
+        return [one for one in found if not broken_rules(card, one, context)]
+
     def seen(self, configuration: Configuration) -> Configuration:
         """Return a configuration as far as the evidence shows it: without settings of knobs that
         are `unread`."""
@@ -237,12 +263,17 @@ class EngineSpace:
     def without(self, configuration: Configuration) -> dict[str, Configuration]:
         """Map each of a configuration's settings to the effective configuration of the command
         without it."""
-        settings = dict(configuration.knobs)
-        for name in configuration.knobs:
-            fewer = {other: value for other, value in settings.items() if other != name}
-            if self.effective(fewer) == configuration:
-                settings = fewer  # The engine decides so by itself.
+        settings = self._settings(configuration)
         others = {
             name: {n: value for n, value in settings.items() if n != name} for name in settings
         }
         return {name: self.effective(kept) for name, kept in others.items()}
+
+    def _settings(self, configuration: Configuration) -> Knobs:
+        """Return what a configuration sets that the engine would not decide by itself."""
+        settings = dict(configuration.knobs)
+        for name in configuration.knobs:
+            fewer = {other: value for other, value in settings.items() if other != name}
+            if self.effective(fewer) == configuration:
+                settings = fewer
+        return settings
