@@ -1,12 +1,14 @@
-"""Which configurations are asked about: every pair of knob values, both sides of every rule, and a
-random sample."""
+"""Which configurations are asked about: every pair of knob values, both sides of every rule, a
+random sample, and what is tried beside the best: every value of it, and random ones together."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
+from typing import get_args
 
 from autotune.base.errors import BadInput
 from autotune.engines.command import RANKS, Configuration, Scalar
@@ -20,7 +22,8 @@ from autotune.engines.context import (
 from autotune.engines.engine import Engine
 from autotune.engines.expression import evaluate, names
 from autotune.engines.failure import FailureKind
-from autotune.engines.schema import Rule
+from autotune.engines.schema import GiveUpKind, Rule
+from autotune.engines.space import EngineSpace
 
 Pair = tuple[tuple[str, Scalar], tuple[str, Scalar]]
 TRIED_AT_ONCE = 40
@@ -32,6 +35,8 @@ MOST_CHANGED = 2
 """Knobs of a candidate that are changed at a time: what breaks no rule by so few is not tried."""
 OF_A_RULE = 2
 """Configurations on the forbidden side of each rule."""
+OF_A_VALUE = 3
+"""Candidates beside which each value is tried alone."""
 # What the engines' own parsers or checks judge of a launch; the others are judgements of ours on
 # its speed, or are about requests.
 JUDGED = {
@@ -141,15 +146,41 @@ def _broken(engine: Engine, context: Context, one: Configuration) -> list[str]:
     return [rule.name for rule in broken_rules(engine.card, made, context) if rule.kind in JUDGED]
 
 
-def cases_of(
-    engine: Engine, context: Context, candidates: Sequence[Configuration], drawn: int, seed: int
-) -> Mapping[str, list[Case]]:
-    """The cases of one engine on one node, by why they were taken; none is taken twice."""
+def beside(space: EngineSpace, bases: Sequence[Configuration], drawn: int, seed: int) -> list[Case]:
+    """What is tried beside the best, were some candidates these: each value alone beside a few of
+    them, and random ones with a further change; with every trade-off allowed."""
+    chance = random.Random(seed)
+    space = replace(space, context=replace(space.context, allowed=get_args(GiveUpKind)))
+    found: dict[Configuration, None] = {}
+    times: Counter[tuple[str, Scalar]] = Counter()
+    for base in chance.sample(list(bases), len(bases)):
+        for one in space.beside(base, 1):
+            changes = one.knobs.items() - base.knobs.items()
+            if any(times[change] < OF_A_VALUE for change in changes):
+                found[one] = None
+                times.update(changes)
+    alone = list(found)
+    for one in chance.choices(alone, k=drawn) if alone else ():
+        if further := space.beside(one, 1):
+            found[chance.choice(further)] = None
+    return [Case(one) for one in found if one not in set(bases)]
+
+
+def cases_of(space: EngineSpace, drawn: int, near: int, seed: int) -> Mapping[str, list[Case]]:
+    """The cases of one engine on one node, by why they were taken; none is taken twice.
+
+    Args:
+        drawn: random candidates.
+        near: random configurations with two changes that are tried beside the best.
+    """
+    candidates = space.space.configurations
     pairs = pair_cover(candidates, seed)
     rest = [one for one in candidates if one not in set(pairs)]
     sample = random.Random(seed).sample(rest, min(drawn, len(rest)))
+    taken = set(pairs) | set(sample)
     return {
         "pairs": [Case(one) for one in pairs],
         "random": [Case(one) for one in sample],
-        "rules": forbidden_sides(engine, context, candidates, seed),
+        "beside": [c for c in beside(space, pairs, near, seed) if c.configuration not in taken],
+        "rules": forbidden_sides(space.engine, space.context, candidates, seed),
     }

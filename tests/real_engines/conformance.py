@@ -6,6 +6,11 @@ docs/conformance.md.
 
 The first makes the engines' environment in a folder; the second asks. What an engine is asked
 about: `cases`; what its answers are compared with: `judge`; what is answered for the GPUs: `gpus`.
+
+After a change of a knob, its values alone, in a minute for each engine and node:
+
+    python -m tests.real_engines.conformance FOLDER --knob attention_backend --engine vllm
+        --model Qwen/Qwen3-32B --node b200
 """
 
 from __future__ import annotations
@@ -43,10 +48,22 @@ from tests.real_engines.models import CONFIGS, write_checkpoint
 from tests.real_engines.page import Outcome, page
 from tests.real_engines.process import JsonProcess, engine_environment
 
-NODES = ("h200", "h100", "b200", "mi300x")
+NODES = (
+    "h200",
+    "h100",
+    "b200",
+    "b300",
+    "rtx-pro-6000-blackwell-server",
+    "rtx-pro-6000",
+    "l40s",
+    "mi300x",
+    "mi355x",
+)
 ENGINES = ("sglang", "vllm")
 DRAWN = 500
 """Random candidates beside the pairs and rules."""
+NEAR = 60
+"""Random configurations with two changes that are tried beside the best."""
 SEED = 33
 _ASK = Path(__file__).with_name("ask.py")
 
@@ -77,12 +94,16 @@ class Asking:
     Attributes:
         folder: the engines' environment.
         drawn: random candidates; None: all.
+        near: random configurations with two changes that are tried beside the best.
+        knobs: ask about cases alone that set one of these as no default does; none: about all.
         workload: the load whose candidates are asked about; some knobs are searched on few loads
             only.
     """
 
     folder: Path
     drawn: int | None
+    near: int = NEAR
+    knobs: frozenset[str] = frozenset()
     seed: int = SEED
     workload: str = "sharegpt"
 
@@ -138,7 +159,20 @@ def _ask_all(
     engine, context, candidates = space.engine, space.context, space.space.configurations
     began = time.monotonic()
     drawn = len(candidates) if asking.drawn is None else asking.drawn
-    groups = cases_of(engine, context, candidates, drawn, asking.seed)
+    groups = cases_of(space, drawn, asking.near, asking.seed)
+    if asking.knobs:
+        usual = space.effective({}).knobs
+        groups = {
+            name: [
+                c
+                for c in cases
+                if any(
+                    c.configuration.knobs[knob] != usual[knob]
+                    for knob in asking.knobs & usual.keys()
+                )
+            ]
+            for name, cases in groups.items()
+        }
     counts = {name: len(cases) for name, cases in groups.items()}
     about = (engine.name, context.version, context.model.id, context.hardware.name)
     outcome = Outcome(*about, len(candidates), counts)
@@ -245,12 +279,21 @@ def main(words: Sequence[str] | None = None) -> int:
         "folder", type=Path, help="the environment of tests.real_engines.environment"
     )
     parser.add_argument(
-        "--model", action="append", choices=list(CONFIGS), help="default: one of each architecture"
+        "--model", action="append", choices=list(CONFIGS), help="default: all of these"
     )
     parser.add_argument("--node", action="append", choices=NODES, help="default: all")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="default: all")
     parser.add_argument(
         "--drawn", type=int, default=DRAWN, help="random candidates of each model (%(default)s)"
+    )
+    parser.add_argument(
+        "--near",
+        type=int,
+        default=NEAR,
+        help="random configurations of two changes beside the best, beside each value alone (%(default)s)",
+    )
+    parser.add_argument(
+        "--knob", action="append", default=[], help="only where one of these is set; repeatable"
     )
     parser.add_argument(
         "--workload", default="sharegpt", help="whose candidates are asked about (%(default)s)"
@@ -273,7 +316,11 @@ def main(words: Sequence[str] | None = None) -> int:
         given.page.write_text(page(read_rows(given.rows)))
         return 0
     asking = Asking(
-        given.folder.resolve(), None if given.all else given.drawn, workload=given.workload
+        given.folder.resolve(),
+        None if given.all else given.drawn,
+        given.near,
+        frozenset(given.knob),
+        workload=given.workload,
     )
     groups = [(engine, node) for node in given.node or NODES for engine in given.engine or ENGINES]
     began, outcomes = time.monotonic(), []

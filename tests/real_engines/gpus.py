@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Any
 
 FACTS = {
-    # generation: compute capability, multiprocessors, threads of a warp, bytes of shared memory
+    # node or generation: capability, multiprocessors, threads of a warp, bytes of shared memory
     "hopper": ((9, 0), 132, 32, 232448),
+    "b300": ((10, 3), 148, 32, 232448),
     "blackwell": ((10, 0), 148, 32, 232448),
+    "rtx_blackwell": ((12, 0), 188, 32, 101376),
+    "ada": ((8, 9), 142, 32, 101376),
     "cdna3": ((9, 4), 304, 64, 65536),
+    "cdna4": ((9, 5), 256, 64, 163840),
 }
-"""Sources: CUDA C programming guide (compute capabilities); data sheets of H200, B200 and
-MI300X."""
+"""Sources: CUDA C programming guide (compute capabilities); data sheets of H200, B200, B300, RTX
+PRO 6000, L40S, MI300X and MI355X."""
+AMD = {"cdna3": ("gfx942", "0x74a1"), "cdna4": ("gfx950", "0x75a3")}
+"""Generation to what its compiler and its driver call a GPU."""
 
 
 class Node:
@@ -37,11 +43,14 @@ class Node:
         self.amd = card["vendor"] == "amd"
         self.gpus: int = card["gpus"]
         self.memory: int = card["memory_bytes"]
-        self.capability, self.processors, self.warp, self.shared = FACTS[card["generation"]]
+        self.capability, self.processors, self.warp, self.shared = FACTS.get(
+            self.name, FACTS[card["generation"]]
+        )
         self.title = (
             f"AMD Instinct {self.name.upper()}" if self.amd else f"NVIDIA {self.name.upper()}"
         )
-        self.architecture = "gfx942:sramecc+:xnack-" if self.amd else ""
+        self.gfx, self.device_id = AMD.get(card["generation"], ("", ""))
+        self.architecture = f"{self.gfx}:sramecc+:xnack-" if self.amd else ""
 
     def properties(self) -> Any:
         """What ``torch.cuda.get_device_properties`` gives."""
@@ -103,7 +112,7 @@ def _tools(node: Node, folder: Path) -> None:
     if node.amd:
         size = node.memory // 1024
         lines = [
-            "Name: gfx942",
+            f"Name: {node.gfx}",
             "Pool 1",
             "Segment: GLOBAL",
             f"Size: {size}({size:#x}) KB",
@@ -140,7 +149,7 @@ def triton_driver(node: Node) -> None:
 
     number = 10 * node.capability[0] + node.capability[1]
     target = (
-        GPUTarget("hip", "gfx942", node.warp) if node.amd else GPUTarget("cuda", number, node.warp)
+        GPUTarget("hip", node.gfx, node.warp) if node.amd else GPUTarget("cuda", number, node.warp)
     )
     told = {
         "max_shared_mem": node.shared,
@@ -166,9 +175,9 @@ def _amdsmi(node: Node) -> None:
     module.amdsmi_get_gpu_memory_total = lambda handle, kind: node.memory
     told = {
         "market_name": node.title,
-        "device_id": "0x74a1",
+        "device_id": node.device_id,
         "asic_serial": "0",
-        "target_graphics_version": "gfx942",
+        "target_graphics_version": node.gfx,
     }
     module.amdsmi_get_gpu_asic_info = lambda handle: dict(told)
     module.amdsmi_get_gpu_device_uuid = lambda handle: f"GPU-{handle}"

@@ -1,5 +1,5 @@
-"""One model of each architecture of ours, with its ``config.json`` as published, cut to what the
-engines ask for."""
+"""A model of each architecture of ours, and of each way of storing weights that the engines ask
+about, with its ``config.json`` as published, cut to what the engines ask for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tests.engines.space.published import (
     GPT_OSS,
     KIMI_K2,
     LLAMA_70B,
+    MINIMAX_M2,
     QWEN3_235B,
 )
-from tests.engines.space.published_qwen import QWEN3_5_9B, QWEN3_5_35B, QWEN3_14B
+from tests.engines.space.published_qwen import QWEN3_5_9B, QWEN3_5_35B, QWEN3_14B, QWEN3_32B
 
 # Of the family's config.json: routing, which the engines' classes read, and the context that is
 # stretched.
@@ -41,6 +42,31 @@ _DEEPSEEK: dict[str, Any] = {
         "original_max_position_embeddings": 4096,
     },
 }
+# As the files of zai-org's FP8 checkpoints have it: a scale per channel, and per token.
+_FP8_CHANNELS: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "ignore": ["lm_head"],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {
+                "num_bits": 8,
+                "type": "float",
+                "strategy": "channel",
+                "symmetric": True,
+                "dynamic": False,
+            },
+            "input_activations": {
+                "num_bits": 8,
+                "type": "float",
+                "strategy": "token",
+                "symmetric": True,
+                "dynamic": True,
+            },
+        }
+    },
+}
 _INDEXER = {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek-ai/DeepSeek-V3.2": {
@@ -51,6 +77,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "deepseek_v32",
     },
     "deepseek-ai/DeepSeek-R1": {**DEEPSEEK_V3, **_DEEPSEEK},
+    "deepseek-ai/DeepSeek-R1-0528": {**DEEPSEEK_V3, **_DEEPSEEK},
     "moonshotai/Kimi-K2-Instruct": {
         **KIMI_K2,
         **_DEEPSEEK,
@@ -59,8 +86,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_scaling": {**_DEEPSEEK["rope_scaling"], "factor": 32},
     },
     "zai-org/GLM-4.6": GLM_4_6,
+    "zai-org/GLM-4.6-FP8": {**GLM_4_6, "quantization_config": _FP8_CHANNELS},
     "zai-org/GLM-5.2-FP8": {**GLM_5_2, "quantization_config": FP8_BLOCKS},
     "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": {**QWEN3_235B, "quantization_config": FP8_BLOCKS},
+    "MiniMaxAI/MiniMax-M2.5": {
+        **MINIMAX_M2,
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+        "use_qk_norm": True,
+        "rotary_dim": 64,
+        "rope_theta": 5000000,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+    },
     "openai/gpt-oss-120b": GPT_OSS,
     "meta-llama/Llama-3.3-70B-Instruct": {
         **LLAMA_70B,
@@ -73,6 +111,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "Qwen/Qwen3-14B": QWEN3_14B,
+    "Qwen/Qwen3-32B": QWEN3_32B,
     "Qwen/Qwen3.5-35B-A3B": {
         **QWEN3_5_35B,
         "architectures": ["Qwen3_5MoeForConditionalGeneration"],

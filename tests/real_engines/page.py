@@ -43,8 +43,9 @@ For a new version, change it in `tests/real_engines/environment.py`, then:
 The first makes the environment once (1.5 GB). `--model`, `--node` and `--engine` narrow the run, `--drawn` is the
 number of random candidates, `--all` asks about every candidate, and `--rows` keeps every finding. `--workload` names
 the load whose candidates are asked about (sharegpt): vLLM's decode context parallelism is searched on
-`random:8000:4000:1000`, its finer graphs on `random:64:64:12`. Exit code 1: something is unexplained. What is
-explained stands in `tests/real_engines/explained.yaml`, each with reason and source.
+`random:8000:4000:1000`, its finer graphs on `random:64:64:12`. `--near` is the number of random configurations with
+two changes of what is tried beside the best; `--knob NAME` asks about one knob's values alone. Exit code 1: something
+is unexplained. What is explained stands in `tests/real_engines/explained.yaml`, each with reason and source.
 """
 
 
@@ -77,12 +78,16 @@ def page(outcomes: Sequence[Outcome]) -> str:
     )
     count = sum(sum(one.asked.values()) for one in ran)
     minutes = sum(one.seconds for one in ran) / 60
-    parts = {name: sum(one.asked[name] for one in ran) for name in ("pairs", "rules", "random")}
+    parts = {
+        name: sum(one.asked.get(name, 0) for one in ran)
+        for name in ("pairs", "rules", "random", "beside")
+    }
     lines = [
         _HEAD,
         f"{versions}: {count:,} combinations in {minutes:.0f} minutes, summed over engines that ran side by side.",
         f"{parts['pairs']:,} cover every pair of knob values, {parts['rules']:,} are on the forbidden side of a rule,",
-        f"{parts['random']:,} are other candidates, drawn with a fixed seed.\n",
+        f"{parts['random']:,} are other candidates, drawn with a fixed seed; {parts['beside']:,} are of what is tried beside the",
+        "best alone: every such value beside three candidates, and random ones with a further change.\n",
         *_by_node(ran),
         "",
         _MEANING,
