@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from autotune.load.client.messages import Progress
 from autotune.load.client.target import Target
 from autotune.load.measuring import LoadOptions, Measurement, send
 from autotune.load.metrics import readable
+from autotune.load.options import BenchOptions
 from autotune.load.prefix_cache import DraftReader, PrefixCache
 from autotune.load.server_client import ServerClient
 from autotune.load.workloads import Workload
@@ -26,7 +27,7 @@ from autotune.tuner.trial import Accuracy
 from .shared import MESSAGES, answer, load_of, say
 
 
-def bench(options: Bench, as_json: bool, home: Path) -> None:
+def bench(asked: BenchOptions, as_json: bool, home: Path) -> None:
     """Measure a running server: measure, write, print, judge.
 
     Raises:
@@ -37,6 +38,7 @@ def bench(options: Bench, as_json: bool, home: Path) -> None:
             written.
         KeyboardInterrupt: nothing is written, as a part of a load is no result.
     """
+    options = Bench(**{one.name: getattr(asked, one.name) for one in fields(asked)})
     if options.accuracy is not None or options.reference:
         _check_answers(options, as_json)
         return

@@ -1,14 +1,17 @@
-"""Options common to several commands; options in groups, examples, and one line for click's
-refusals."""
+"""Commands and their parameters from ``commands.yaml``; options in groups, examples, and one line for
+click's refusals."""
 
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, Field
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, Field, fields
 from functools import partial
 from pathlib import Path
+from random import randrange
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -19,53 +22,72 @@ from rich.markdown import CodeBlock, Markdown, TableElement
 from rich.table import Table
 from rich.text import Text
 
-from autotune.base import BadInput, Json, JsonObject
+from autotune.base import BadInput, Json, JsonObject, beside
+from autotune.engines.entry import parse_yaml
 from autotune.tuner.study.options import GROUPS, Option, RunOptions, declared_options
 
 if TYPE_CHECKING:
     from autotune.load.live import Readings
     from autotune.load.workloads import Workload
 
-Function = Callable[..., Any]
-"""A function that a command calls."""
-Decorator = Callable[[Function], Function]
+COMMANDS = parse_yaml(beside(__file__, "commands.yaml"))
+_TYPES = {
+    "count": click.IntRange(min=1),
+    "file": click.Path(path_type=Path, dir_okay=False),
+    "format": click.Choice(["md", "html"]),
+    "path": click.Path(path_type=Path),
+    "seed": click.IntRange(0, 2**62),
+    "words": click.UNPROCESSED,
+}
 
 
-def common(command: Function, home_is_used: bool = True) -> Function:
-    """Add ``--json`` and ``--home``, which every command has; a command that stores nothing ignores
-    ``--home``."""
-    command = click.option(
-        "--json", "as_json", is_flag=True, help="One JSON object on stdout, messages on stderr."
-    )(command)
-    return click.option(
-        "--home",
-        type=click.Path(path_type=Path),
-        envvar="AUTOTUNE_HOME",
-        default=Path("mlruns"),
-        show_default="./mlruns, or AUTOTUNE_HOME",
-        expose_value=home_is_used,
-        help="Folder of studies and of the MLflow database.",
-    )(command)
+def command_of(name: str, row: Json) -> click.Command:
+    """Make a command of its row in ``commands.yaml``."""
+    kind = pkgutil.resolve_name(row["options"]) if "options" in row else None
+    last = {**row.get("last", {}), **COMMANDS["common"], **row.get("instead", {})}
+    form = GroupedCommand if kind is RunOptions and "only" not in row else click.Command
+    return form(
+        name,
+        params=[*_own(row.get("first", {})), *_declared(kind, row.get("only")), *_own(last)],
+        callback=partial(_call, row["calls"], kind),
+        help=row["help"],
+        epilog=EXAMPLES if form is GroupedCommand else None,
+        context_settings=row.get("settings"),
+    )
 
 
-common_without_home = partial(common, home_is_used=False)
+def _call(calls: str, kind: type | None, **values: Any) -> None:
+    """Call a command's function, which is imported only now; its result is the exit code."""
+    asked = []
+    if kind is not None:
+        own = {one.name: values.pop(one.name) for one in fields(kind) if one.name in values}
+        if kind is RunOptions:
+            own["given"] = typed_options()
+        asked = [kind(**own)]
+    code = pkgutil.resolve_name(calls)(*asked, **values)
+    if code is not None:
+        sys.exit(code)
 
 
-def options_of(kind: type, *names: str) -> Decorator:
-    """Make click's options from a dataclass's fields of these names, or all
-    (`autotune.tuner.study.options`)."""
-
-    def decorate(command: Function) -> Function:
-        hints = get_type_hints(kind)
-        for one, declared in reversed(declared_options(kind)):
-            if one.name in names or not names:
-                command = _click_option(one, declared, hints[one.name])(command)
-        return command
-
-    return decorate
+def _own(rows: Json) -> Iterator[click.Parameter]:
+    """Make parameters of their rows in ``commands.yaml``."""
+    for name, row in rows.items():
+        given = {**row, "type": _TYPES.get(row.get("type"))}
+        flags = given.pop("flag", "").split()
+        if given.pop("drawn", False):
+            given["default"] = lambda: randrange(10**6)
+        yield click.Option([*flags, name], **given) if flags else click.Argument([name], **given)
 
 
-def _click_option(one: Field[Any], declared: Option, hint: Any) -> Decorator:
+def _declared(kind: type | None, only: Sequence[str] | None) -> Iterator[click.Option]:
+    """Make options of a dataclass's fields (`autotune.tuner.study.options`)."""
+    hints = get_type_hints(kind) if kind else {}
+    for one, declared in declared_options(kind) if kind else ():
+        if only is None or one.name in only:
+            yield _option(one, declared, hints[one.name])
+
+
+def _option(one: Field[Any], declared: Option, hint: Any) -> click.Option:
     many = get_origin(hint) is Sequence
     inner: Any = hint
     if many or NoneType in get_args(hint):
@@ -86,7 +108,7 @@ def _click_option(one: Field[Any], declared: Option, hint: Any) -> Decorator:
     # A default of None would count as a value of a required option.
     if not required:
         more["default"] = None if many else one.default
-    return click.option(*declared.flag.split(), one.name, help=declared.help or None, **more)
+    return click.Option([*declared.flag.split(), one.name], help=declared.help or None, **more)
 
 
 def typed_options() -> frozenset[str]:
@@ -95,9 +117,6 @@ def typed_options() -> frozenset[str]:
     return frozenset(
         n for n in context.params if context.get_parameter_source(n) is not ParameterSource.DEFAULT
     )
-
-
-engine_command = click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 
 
 EXAMPLES = """\

@@ -6,9 +6,11 @@ import shlex
 
 from click.shell_completion import BashComplete
 
-from autotune.cli.main import cli, run
+from autotune.cli.main import cli
 from autotune.cli.shared import EXAMPLES
 from autotune.tuner.study.options import GROUPS
+
+run = cli.commands["run"]
 
 
 def test_every_option_stands_in_one_group() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.main import run
+from autotune.cli.main import cli
 from autotune.engines.registry import settings_in_front
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.study.options import RunOptions, command_line
@@ -40,7 +40,7 @@ ALL = {
 
 def again(line: str) -> RunOptions:
     """What is typed with a command line."""
-    context = run.make_context("run", settings_in_front(shlex.split(line))[1][2:])
+    context = cli.commands["run"].make_context("run", settings_in_front(shlex.split(line))[1][2:])
     return RunOptions(
         **{name: value for name, value in context.params.items() if name in RunOptions.__slots__}
     )
