@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -13,6 +14,7 @@ from autotune.engines import CandidateSet, EngineSpace, Scalar, engine, names
 from autotune.engines.cards import active_parameters, total_parameters, weight_bytes_per_gpu
 from autotune.engines.engine import RULE
 from autotune.engines.options import check_readings
+from autotune.engines.schema import holding
 from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
 from autotune.tuner.prepare.build_spec import build_spec
@@ -58,9 +60,13 @@ def space_show(options: RunOptions, as_json: bool) -> None:
         lines += [
             f"  {count:>12,}  removed by {rule}: {row['reasons'][rule]}" for rule, count in removed
         ]
+        lines += [
+            f"  not searched, {one['what']}: {one['reason']} ({one['source']})"
+            for one in row["not_searched"]
+        ]
     lines += [f"{name}: excluded, {reason}" for name, reason in excluded.items()]
-    names = {"model": spec.model.id, "hardware": spec.hardware.name, "notes": notes}
-    answer(as_json, {**names, "figures": figures, "engines": report, "excluded": excluded}, lines)
+    study = {"model": spec.model.id, "hardware": spec.hardware.name, "notes": notes}
+    answer(as_json, {**study, "figures": figures, "engines": report, "excluded": excluded}, lines)
 
 
 def _row(engine: EngineSpace, candidates: CandidateSet) -> Json:
@@ -75,14 +81,19 @@ def _row(engine: EngineSpace, candidates: CandidateSet) -> Json:
         RULE: "the version's parser refuses them",
         CONTRADICTS: f"{engine.passed.option} contradicts them",
     }
+    version = engine.context.version
     return {
-        "version": engine.context.version,
+        "version": version,
         "combinations": space.combinations,
         "candidates": len(space.configurations),
         "twins": space.equivalents,
         "removed": removed,
         "reasons": {rule: reasons[rule] for rule in removed},
         "knobs": _knobs(engine, candidates),
+        "not_searched": [
+            one.model_dump(include={"what", "reason", "source"})
+            for one in holding(engine.card.not_searched, engine.context.scope({}), version)
+        ],
     }
 
 
@@ -95,6 +106,13 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
     for position, trade_offs in candidates.given_up.items():
         if candidates.items[position].configuration.engine == space.engine.name:
             costs |= {(one.knob, one.to): one.what for one in trade_offs}
+    measured = replace(space, unread=frozenset())
+    beside = Counter(
+        (name, value)
+        for one in space.space.configurations
+        for name, values in measured.beside_values(one).items()
+        for value in values
+    )
     knobs: dict[str, Json] = {}
     for name, knob in space.card.knobs.items():
         if not knob.exists_in(version):
@@ -111,6 +129,7 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
                 {"value": value, "candidates": count, "gives_up": costs.get((name, value))}
                 for value, count in counts.items()
             ],
+            "beside": [value for one, value in beside if one == name and value not in counts],
             "default": default[name],
             "options": list(dict.fromkeys(options)),
             "published": [f"×{one.ratio:g}, {one.load} ({one.source})" for one in knob.published],
@@ -129,11 +148,17 @@ def _listed(knobs: Mapping[str, JsonObject]) -> list[str]:
             head += f"  {' '.join(row['options'])}"
         values = row["values"]
         default = f"default {scalar(row['default'])}"
-        if len(values) < 2:
+        if len(values) < 2 and not row["beside"]:
             fixed.append(f"{head}  {default}")
             continue
         listed = ", ".join(scalar(one["value"]) for one in values)
-        searched += [head, f"      {len(values)} values: {listed}; {default}"]
+        searched += [
+            head,
+            f"      {len(values)} value{'s' * (len(values) > 1)}: {listed}; {default}",
+        ]
+        if row["beside"]:
+            listed = ", ".join(map(scalar, row["beside"]))
+            searched.append(f"      tried beside the best, where trials are measured: {listed}")
         searched += [
             f"      {scalar(one['value'])} trades off: {one['gives_up']}"
             for one in values

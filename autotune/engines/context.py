@@ -20,7 +20,10 @@ from .expression import Namespace, Scope, evaluate, fill_value
 from .failure import Failure
 from .schema import Effect, EngineCard, Knob, Reads, Rule
 
-_OF_THE_LOAD = ("longest_request", "concurrency", "tokens_in_flight", "shares_prefixes")
+_OF_THE_LOAD = (
+    *("longest_request", "concurrency", "tokens_in_flight"),
+    *("prefix_tokens", "shares_prefixes"),
+)
 
 
 @frozen
@@ -34,7 +37,7 @@ class Context:
         tokens_in_flight: their tokens, prompts and answers, in the mean; infinite = unknown.
         version: the engine's version.
         lacking: Python modules that the engine's installation was asked for and does not have.
-        shares_prefixes: whether prompts of a workload may begin alike.
+        prefix_tokens: tokens with which prompts of a workload may begin alike; infinite = unknown.
         allowed: kinds of trade-offs that the search may make.
     """
 
@@ -46,8 +49,12 @@ class Context:
     lacking: tuple[str, ...] = ()
     concurrency: float = math.inf
     tokens_in_flight: float = math.inf
-    shares_prefixes: bool = False
+    prefix_tokens: float = 0
     allowed: tuple[str, ...] = ()
+
+    @property
+    def shares_prefixes(self) -> bool:
+        return self.prefix_tokens > 0
 
     def as_read(self, card: EngineCard) -> Context:
         """Return the context with the model as a version of an engine reads its description."""

@@ -391,6 +391,14 @@ class Start(Entry):
     source: str
 
 
+class NotSearched(Conditional):
+    """A way to serve that no candidate has: `when` sees model, node and load, and no knobs."""
+
+    what: str
+    reason: str
+    source: str
+
+
 class Recipe(Conditional):
     """Command published for a model on a node, and for a load; it stands on `gpus` GPUs several
     times, if it takes fewer."""
@@ -551,6 +559,7 @@ class EngineCard(Entry):
     """Environment variables that no other engine reads, ``*`` at the end for any rest."""
     rules: list[Rule] = []
     starts: list[Start] = []
+    not_searched: list[NotSearched] = []
     recipes: list[Recipe] = []
     """Recipes; the first that holds is `--baseline recipe`."""
     serving: Serving = Serving()

@@ -219,20 +219,26 @@ class EngineSpace:
         knobs = self.engine.default_knobs(self.context, {**self.held, **settings, **self.pins})
         return effective(self.card, Configuration(self.engine.name, knobs), self.context)
 
+    def beside_values(self, configuration: Configuration) -> dict[str, tuple[Scalar, ...]]:
+        """Map the knobs that are tried beside a configuration to their values, the searched ones
+        first."""
+        version, scope = self.context.version, self.context.scope(configuration.knobs)
+        found = {}
+        for name, knob in self.card.knobs.items():
+            if name in self.unread | self.chosen or not knob.exists_in(version):
+                continue
+            more = next((e.values for e in holding(knob.beside, scope, version)), [])
+            if more and evaluate(knob.active, scope):
+                found[name] = (*dict.fromkeys([*search_values(knob, scope, version), *more]),)
+        return found
+
     def beside(self, configuration: Configuration, most: int) -> list[Configuration]:
         """List the valid configurations with up to `most` other values of knobs that are tried
         beside the best, the nearest first."""
-        context, current = self.context, configuration.knobs
-        scope, settings = context.scope(current), self._settings(configuration)
-        steps = []
-        for name, knob in self.card.knobs.items():
-            if name in self.unread or name in self.chosen or not knob.exists_in(context.version):
-                continue
-            tried = next((e.values for e in holding(knob.beside, scope, context.version)), [])
-            if tried and evaluate(knob.active, scope):
-                own = search_values(knob, scope, context.version)
-                values = dict.fromkeys([*own, *tried])
-                steps += [(name, value) for value in values if value != current[name]]
+        context, settings = self.context, self._settings(configuration)
+        tried = self.beside_values(configuration)
+        current = configuration.knobs
+        steps = [(n, v) for n, values in tried.items() for v in values if v != current[n]]
         found: dict[Configuration, None] = {}
         for number in range(1, most + 1):
             for pairs in combinations(steps, number):

@@ -22,6 +22,8 @@ EAGLE = "--speculative-algorithm EAGLE --speculative-num-steps 1"
 FP8 = "--kv-cache-dtype fp8_e4m3"
 NEW, OLD = "0.5.23", "0.5.6"
 
+DRAFTED = "--speculative-algorithm EAGLE --speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 2"
+HOST_CACHE = "--enable-hierarchical-cache --hicache-size 64"
 SGLANG_OF = "python3 -m sglang.launch_server --model-path {} --tp-size 8"
 GPT_OSS = "openai/gpt-oss-120b"
 GLM = "zai-org/GLM-5.2-FP8"
@@ -38,6 +40,20 @@ SINKS = "rocm-attention-sink"
 
 FAILS = [
     # command, version, model, node, the rule
+    (
+        f"{SGLANG_R1} --dcp-size 8 {HOST_CACHE} {DRAFTED}",
+        "0.5.23",
+        R1,
+        "h200",
+        "host-cache-of-parted-cache",
+    ),
+    (
+        f"{SGLANG_OF.format('deepseek-ai/DeepSeek-V4-Flash')} {HOST_CACHE}",
+        "0.5.23",
+        "deepseek-ai/DeepSeek-V4-Flash",
+        "b200",
+        "host-cache-of-compressed-attention",
+    ),
     (
         f"{VLLM} --attention-backend CUTLASS_MLA",
         "0.32.0",

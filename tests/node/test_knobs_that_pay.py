@@ -45,7 +45,7 @@ def context(workload: str, model: str = V32, node: str = "h200") -> Context:
     load = load_workload(workload)
     in_flight = (load.concurrency, load.tokens_in_flight)
     where = (LIBRARY.model(model), LIBRARY.node(node), 8, NEWEST)
-    return Context(*where, load.longest_request, (), *in_flight, load.shares_prefixes)
+    return Context(*where, load.longest_request, (), *in_flight, load.prefix_tokens)
 
 
 def searched(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -45,9 +46,29 @@ def test_it_lists_the_knobs_and_why_combinations_were_removed(tmp_path: Path) ->
     assert "fp8_ds_mla trades off: " in lines[knob + 2]
     unsearched = next(line for line in lines if line.split()[:1] == ["block_size"])
     assert "--block-size" in unsearched
+    apart = next(line for line in lines if "not searched, prefill apart from decode: " in line)
+    assert "https://github.com/ai-dynamo/dynamo/issues/3774" in apart
     removed = [line.partition("removed by ")[2] for line in lines if "removed by " in line]
     assert removed
     assert all(reason.partition(": ")[2] for reason in removed)
+
+
+def test_it_tells_what_is_tried_beside_the_best(tmp_path: Path) -> None:
+    load = """
+        name: many
+        description: 1250 prompts of 16,256 tokens, the first 16,000 shared by groups
+        origin: llm-d, guides/tiered-prefix-cache
+        prefix: {tokens: 16000, groups: 250}
+        points: [{prompts: 1250, lengths: {kind: fixed, input_tokens: 16256, output_tokens: 256}}]
+    """
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "many.yaml").write_text(dedent(load))
+    question = ["--model", "Qwen/Qwen3-32B", "--hw", "h100", "--engine", "vllm", "--gpus", "1"]
+    more = ["--space", str(tmp_path), "--workload", "many"]
+    lines = autotune("space", "show", *question, *more, home=tmp_path / "home").out.splitlines()
+    knob = next(n for n, line in enumerate(lines) if line.split()[:1] == ["host_cache_gb"])
+    assert lines[knob + 1].strip() == "1 value: 0; default 0"
+    assert lines[knob + 2].strip() == "tried beside the best, where trials are measured: 64"
 
 
 def test_a_narrowed_space_is_small(tmp_path: Path) -> None:

@@ -156,12 +156,12 @@ class Workload(Entry):
         return max(point.in_flight * mean for point, mean in zip(self.points, means, strict=True))
 
     @property
-    def shares_prefixes(self) -> bool:
-        """True if prompts may have a common start: by a prefix of the workload, or by the text of a
-        user's file."""
-        return self.prefix is not None or any(
-            isinstance(point.lengths, _OWN_PROMPTS) for point in self.points
-        )
+    def prefix_tokens(self) -> float:
+        """Tokens with which prompts may begin alike: of a workload's prefixes, or infinite for the
+        text of a user's file."""
+        if any(isinstance(point.lengths, _OWN_PROMPTS) for point in self.points):
+            return math.inf
+        return self.prefix.tokens * self.prefix.groups if self.prefix else 0
 
     @property
     def has_text(self) -> bool:

@@ -49,7 +49,7 @@ def context_of(spec: StudySpec, version: str, library: Library) -> Context:
         spec.context(version, max(load.longest_request for load in loads)),
         concurrency=max((load.concurrency for load in known), default=math.inf),
         tokens_in_flight=max((load.tokens_in_flight for load in known), default=math.inf),
-        shares_prefixes=any(load.shares_prefixes for load in loads),
+        prefix_tokens=max(load.prefix_tokens for load in loads),
         allowed=spec.allow,
     )
 

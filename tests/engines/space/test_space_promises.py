@@ -156,7 +156,7 @@ def test_a_knob_without_effect_on_the_workload_is_not_searched(
     load = load_workload(workload)
     judged = replace(
         context(kind.card.newest, R1, longest_request=load.longest_request),
-        shares_prefixes=load.shares_prefixes,
+        prefix_tokens=load.prefix_tokens,
     )
     found = enumerate_engine(
         kind.card, judged, {"tensor_parallel": 8, "max_batched_tokens": 32768}
