@@ -86,9 +86,7 @@ def run(
             if not (prepared.recorded or candidates.alone):
                 prepared = prepared.with_note(coverage(priors, candidates))
                 progress.note(prepared.spec.notes[-1])
-            study = Study(
-                folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded
-            )
+            study = Study.of(folder, prepared, priors, sources)
         with closing(study):
             if study.launches:
                 progress.resumed(study.launches)

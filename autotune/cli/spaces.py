@@ -18,7 +18,8 @@ from autotune.engines.schema import holding
 from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
 from autotune.tuner.prepare.build_spec import build_spec
-from autotune.tuner.prepare.candidates import PROMISES, UNJUDGED, prepare, unknown_parts
+from autotune.tuner.prepare.candidates import prepare, unknown_parts
+from autotune.tuner.prepare.left_out import PROMISES, UNJUDGED
 from autotune.tuner.prepare.predicted_memory import MEMORY
 from autotune.tuner.study.home import library_for
 from autotune.tuner.study.options import RunOptions

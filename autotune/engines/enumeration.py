@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from autotune.base import Json, frozen
 
@@ -32,6 +32,17 @@ class Candidate:
         return self.configuration.fingerprint
 
 
+class Growth(Protocol):
+    """More candidates of a study than its set has, near those that were launched."""
+
+    def around(self, one: Configuration) -> Sequence[Configuration]:
+        """List the configurations near one that may be launched."""
+
+    def extended(self, candidates: CandidateSet, more: Sequence[Configuration]) -> CandidateSet:
+        """Return a set with more configurations behind its own; without those that may not be
+        launched."""
+
+
 @dataclass(frozen=True)
 class CandidateSet:
     """The candidates of a study, in a fixed order.
@@ -51,6 +62,7 @@ class CandidateSet:
             goes back to its value in the default.
         alone: the only candidate is a server of somebody else's, which is measured until the budget
             is used.
+        growth: finds candidates near launched ones; None: there are no others.
     """
 
     items: Sequence[Candidate]
@@ -67,6 +79,7 @@ class CandidateSet:
     recipes: Mapping[int, str] = field(default_factory=dict)
     unseen: frozenset[int] = frozenset()
     alone: bool = False
+    growth: Growth | None = field(default=None, compare=False)
     _giving_up: dict[frozenset[str], list[int]] = field(
         init=False, default_factory=dict, compare=False
     )
@@ -88,6 +101,18 @@ class CandidateSet:
     def position(self, fingerprint: str) -> int:
         """Return the index of a configuration; raises ``KeyError`` if it is not a candidate."""
         return self._positions[fingerprint]
+
+    def including(self, configurations: Iterable[Configuration]) -> CandidateSet:
+        """Return the set with further configurations of the study behind its own, in this order."""
+        more = [one for one in dict.fromkeys(configurations) if one.fingerprint not in self]
+        return self.growth.extended(self, more) if self.growth and more else self
+
+    def near(self, configurations: Iterable[Configuration]) -> CandidateSet:
+        """Return the set with what is near some configurations."""
+        growth = self.growth
+        return (
+            self.including(n for c in configurations for n in growth.around(c)) if growth else self
+        )
 
     def giving_up(self, allowed: frozenset[str]) -> list[int]:
         """Return the positions of candidates with a trade-off outside ``allowed``; cached for all

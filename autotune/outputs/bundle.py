@@ -124,7 +124,9 @@ def _candidates(
         return KnownCandidates(items=(_known(launches[0].trial),), baseline=0)
     notify("enumerating the launched configurations")
     prepared = prepare(spec, library, notify, anywhere=True)
-    candidates = prepared.candidates
+    trials = [launch.trial for launch in launches]
+    finals = (one.configuration for one in trials if one.role is Role.FINAL)
+    candidates = prepared.candidates.including(one.configuration for one in trials).near(finals)
     asked = {launch.fingerprint for launch in launches}
     if missing := [fingerprint for fingerprint in asked if fingerprint not in candidates]:
         raise BadInput(

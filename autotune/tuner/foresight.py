@@ -96,12 +96,9 @@ def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
 def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     """Return the first launches of a study, with predictions; results may change the order."""
     with TemporaryDirectory() as name:
-        priors = priors_of(prepared, sources_of(prepared.spec, Path(name)))
+        sources = sources_of(prepared.spec, Path(name))
         folder = Path(name) / "study"
-        command_of = prepared.command_of
-        study = Study(
-            folder, prepared.spec, prepared.candidates, command_of, priors, prepared.recorded
-        )
+        study = Study.of(folder, prepared, priors_of(prepared, sources), sources)
         with closing(study):
             trials = [study.ask() for _ in range(min(FIRST, prepared.spec.launches))]
     return [(trial, predict(prepared, trial)) for trial in trials if trial is not None]

@@ -70,7 +70,7 @@ def recommend(
     """
     spec = spec.with_goodput_floor if stop_reason == OUT_OF_REACH else spec
     measured = History.from_launches(spec, candidates, launches)
-    history = measured.adjusted()
+    history, candidates = measured.adjusted(), measured.candidates
     judgement = judge(history)
     nodes = compare_nodes(measured)
     explained = explanation or Explanation()

@@ -41,13 +41,13 @@ from autotune.engines.context import (
     search_values,
     unsuited,
 )
-from autotune.engines.engine import RULE, accepted
+from autotune.engines.engine import RULE
 from autotune.engines.enumeration import Enumeration, enumerate_engine, why_empty
 from autotune.engines.expression import evaluate, fill_value
 from autotune.engines.installed import engine_of
 from autotune.engines.kept import Kept
 from autotune.engines.options import Loading, loading
-from autotune.engines.promises import UNASKED, GivenUp, admitted, promises_of
+from autotune.engines.promises import UNASKED, GivenUp, promises_of
 from autotune.engines.schema import Values, name_of
 from autotune.engines.space import CONTRADICTS, NOTHING, PassedThrough, passed_through
 from autotune.node.unread import with_unread, with_unread_settings
@@ -59,17 +59,12 @@ from ..study.loads import context_of
 from ..study.recommendation import Exclusion, NoEffect
 from ..study.spec import AUTO, StudySpec, is_local
 from ..trial import Launch, Trial
+from .left_out import PROMISES, leave_out_refused, leave_out_unasked, leave_out_unjudged
+from .nearby import Nearby
 from .own_options import OwnOptions, engine_in_study, own_options_of, with_own_knobs
 from .predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from .recipes import known_recipes
 from .variables import inheriting
-
-PROMISES = "promises"
-"""Name of the removals for trade-offs that are not allowed."""
-UNJUDGED = "drafts on random tokens"
-"""Name of the removals for a draft acceptance that is not that of real prompts."""
-FORCED_WITHIN = 0.05
-"""Relative error up to which a forced acceptance length represents the model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,18 +211,18 @@ def _searched(
     there are none."""
     space, unread = _engine_space(kind, context, spec, library, own)
     enumeration = space.space
-    _leave_out_unasked(spec, space)
-    unjudged = _leave_out_unjudged(spec, space, library)
+    leave_out_unasked(spec, space)
+    unjudged = leave_out_unjudged(spec, space, library)
     # Launch recipes to compare with, even with values that are not searched or not allowed; another
     # form may be recommended.
     recipes = _recipe_forms(space, library)
     enumeration.configurations += [
         one for one in dict.fromkeys(recipes) if one not in enumeration.configurations
     ]
-    accepted_ones, counts = accepted(kind, context, enumeration.configurations)
-    enumeration.keep(accepted_ones, RULE)
-    enumeration.keep(_agreeing(space), CONTRADICTS)
-    refusals = [f"{n} candidates are removed, {RULE}: {refusal}" for refusal, n in counts.items()]
+    refusals = [
+        f"{n} candidates are removed, {RULE}: {refusal}"
+        for refusal, n in leave_out_refused(space).items()
+    ]
     title, removed = kind.card.title, enumeration.removed
     notes = [f"{title} {context.version}: {note}" for note in [*unread, *unjudged, *refusals]]
     notes += [
@@ -248,21 +243,6 @@ def _searched(
     if CONTRADICTS in removed:
         why = f": {space.passed.option} contradicts them all"
     return space, notes, f"no valid configuration remains{why}"
-
-
-def _agreeing(space: EngineSpace) -> list[Configuration]:
-    """Return the configurations that the engine runs unchanged under the passed options."""
-    passed, configurations = space.passed, space.space.configurations
-    if not passed.related:
-        return configurations
-    values = [tuple([one.knobs[name] for name in passed.related]) for one in configurations]
-    contradicted = {
-        value: passed.contradicts(space.engine, one, space.context)
-        for value, one in dict(zip(values, configurations, strict=True)).items()
-    }
-    return [
-        one for one, value in zip(configurations, values, strict=True) if not contradicted[value]
-    ]
 
 
 def _verified(spec: StudySpec, library: Library, *, anywhere: bool) -> Prepared:
@@ -382,41 +362,6 @@ def _searching(card: EngineCard, search: Mapping[str, Sequence[Values]]) -> Engi
     return card.with_fields(knobs=knobs)
 
 
-def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
-    """Remove candidates below ``--min-context``, and those with a trade-off of `UNASKED` that is
-    not allowed."""
-    unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
-    given_up = promises_of(space.card, space.context, space.held, space.chosen, unasked, space.own)
-    long = [c for c in space.space.configurations if admitted(c, space.context) >= floor]
-    kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]
-    space.space.keep(kept, PROMISES)
-
-
-def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -> list[str]:
-    """Remove drafts of random tokens with another acceptance than on text, except pinned ones; with
-    a note."""
-    configurations, version = space.space.configurations, space.context.version
-    speculation, drafts = backend_of(spec).speculation, "speculative_tokens"
-    values = {one.knobs.get(drafts) for one in configurations}
-    asked = [speculation(spec, space.engine, version, drafted, library) for drafted in values]
-    # An engine that takes whole numbers may only come near.
-    out = sorted(
-        {
-            o.drafted
-            for o in asked
-            if o and o.random and abs((o.forced or 0) / o.stated - 1) > FORCED_WITHIN
-        }
-    )
-    if not out or drafts in space.chosen:
-        return []
-    space.space.keep([c for c in configurations if c.knobs.get(drafts) not in out], UNJUDGED)
-    return [
-        f"{', '.join(map(str, out))} drafted tokens are not tried: almost no random token is "
-        "accepted, and the engine cannot force the acceptance on text; --workload prose or code "
-        "compares them"
-    ]
-
-
 def _starts(space: EngineSpace, library: Library) -> list[Configuration]:
     """Return the applicable good starts of the space file, else of the card with its vendors'
     recipes."""
@@ -525,6 +470,7 @@ def _candidates(
         given_up=given_up,
         without=lambda configuration: spaces[configuration.engine].without(configuration),
         promised=promised,
+        growth=Nearby(spec, library, spaces, plans, listed),
     )
     defaults = [space.effective({}) for space in spaces.values()]
     starts = [start for space in spaces.values() for start in _starts(space, library)]

@@ -105,14 +105,16 @@ class History:
     ) -> History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is not a
         candidate."""
-        rows = list(launches)
+        rows, running = list(launches), list(pending)
+        candidates = candidates.including(
+            trial.configuration for trial in (*(row.trial for row in rows), *running)
+        )
         canonical = equivalents.canonical_of(
             rows, candidates, candidates.baseline_candidate.fingerprint
         )
         joined = {
             candidates.position(one): candidates.position(other) for one, other in canonical.items()
         }
-        running = list(pending)
         # Ignore the hosts that rows name where no trial was bound to a node.
         bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
         begins = timeline.start_times(rows, bound)
@@ -300,6 +302,11 @@ class History:
             for p in seen
             if p not in self.ineligible and (p not in self.by_position or self.feasible(p))
         ]
+
+    def best(self, most: int) -> list[int]:
+        """Return the best candidates that may be recommended, by their launches, the best first."""
+        means = {p: mean(scores) for p in self.incumbents if (scores := self.scores(p))}
+        return sorted(means, key=lambda p: -means[p])[:most]
 
     @property
     def challengers(self) -> list[int]:

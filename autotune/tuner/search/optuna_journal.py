@@ -20,12 +20,12 @@ from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import TrialState, create_trial
 
 from autotune.base import Json, write_atomically
-from autotune.engines import Candidate, CandidateSet, Command
+from autotune.engines import Candidate, CandidateSet, Command, Configuration
 
 from ..study.spec import StudySpec
 from ..trial import Launch, Role, Trial
 from . import objective
-from .gp.kernels import Encoding
+from .gp.kernels import ENGINE, Encoding
 from .plan import Step
 from .sampler import STARTS
 
@@ -89,13 +89,11 @@ class Journal:
         self,
         path: Path,
         spec: StudySpec,
-        candidates: CandidateSet,
         command_of: Callable[[Candidate], Command],
         encoding: Encoding,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec = spec
-        self._candidates = candidates
         self._command_of = command_of
         self._encoding = encoding
         self._backend = _Backend(path)
@@ -117,17 +115,16 @@ class Journal:
         if launch is None:
             self._study.add_trial(create_trial(state=TrialState.FAIL))
             return
-        position = self._candidates.position(launch.fingerprint)
-        self._begin(launch.number, Step(launch.role, position, launch.trial.node))
+        self._begin(launch.number, launch.role, launch.trial.configuration, launch.trial.node)
         self.tell(launch)
 
     def save(self) -> None:
         """Write the trials over an earlier journal; later changes are written immediately."""
         self._backend.save()
 
-    def ask(self, step: Step) -> Trial:
-        """Start the trial of a step under the next number; an interrupted one is launched again."""
-        candidate = self._candidates.items[step.position]
+    def ask(self, step: Step, candidate: Candidate) -> Trial:
+        """Start the trial of a step, a launch of this candidate, under the next number; an
+        interrupted one is launched again."""
         number = self._storage.get_n_trials(self._id)
         return Trial(
             number=number,
@@ -136,22 +133,24 @@ class Journal:
             engine_version=candidate.engine_version,
             command=self._command_of(candidate),
             workloads=objective.workloads_of(self._spec, step.role),
-            launch_index=self._begin(number, step),
+            launch_index=self._begin(number, step.role, candidate.configuration, step.node),
             node=step.node,
             rungs=self._spec.rungs_of(step.role),
         )
 
-    def _begin(self, number: int, step: Step) -> int:
-        """Add a running trial; return how many launches its candidate had before."""
-        fingerprint = self._candidates.items[step.position].fingerprint
-        params = self._encoding.params(step.position)
-        node = {"node": step.node} if step.node else {}
-        names = {"number": number, "role": step.role.value, **node, "fingerprint": fingerprint}
+    def _begin(self, number: int, role: Role, one: Configuration, node: str) -> int:
+        """Add a running trial; return how many launches its configuration had before."""
+        fingerprint = one.fingerprint
+        params = {n: v for n, v in (*one.knobs.items(), (ENGINE, one.engine)) if v is not None}
+        named = {"node": node} if node else {}
+        names = {"number": number, "role": role.value, **named, "fingerprint": fingerprint}
+        values = {name: self._encoding.values.get(name, ()) for name in params}
         trial = create_trial(
             state=TrialState.RUNNING,
             params=params,
             distributions={
-                name: CategoricalDistribution(self._encoding.values[name]) for name in params
+                name: CategoricalDistribution([*dict.fromkeys([*values[name], value])])
+                for name, value in params.items()
             },
             user_attrs=names,
         )

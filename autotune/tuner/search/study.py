@@ -14,20 +14,23 @@ from pathlib import Path
 from autotune.base import BadInput, Json, UnknownName
 from autotune.engines import Candidate, CandidateSet, Command
 
+from ..prepare.candidates import Prepared
 from ..study.recommendation import Explanation
 from ..study.results import RESULTS, Lock, Results, recount_finals
 from ..study.spec import StudySpec
 from ..trial import Launch, Role, Trial, retry_of
 from . import SAMPLERS
 from .acquisition import model_of
+from .beliefs import Beliefs
 from .decide.finals import wants_answers
 from .decide.verdict import judge
 from .explain import KnownNoEffects, explain, learned_figures, regret, search_gain
-from .gp.kernels import Encoding, Kernels, Prior, one_thread
+from .gp.kernels import Prior, one_thread
 from .gp.posterior import THOROUGH
 from .history import History
 from .optuna_journal import Journal, interrupted
-from .plan import Plan, Recorded, Step, Stop
+from .plan import Decision, Plan, Recorded, Step, Stop
+from .priors import Source, priors_of_more
 from .sampler import CandidateSampler
 from .spread import percent
 
@@ -42,6 +45,10 @@ _PHASES = {
 }
 
 
+_NEAR = 3
+"""Best launched configurations near which there are more candidates."""
+
+
 class Study:
     """Study in a folder: a new one, or an existing one, which continues.
 
@@ -50,6 +57,7 @@ class Study:
         candidates: must be the same, in the same order, when a study is resumed.
         command_of: how a candidate's server is started.
         priors: what is believed of the candidates; trust in each is learned.
+        priors_of: what the same sources believe of further candidates (`CandidateSet.growth`).
         recorded: launches that are made again, in their order; none: the search decides.
 
     Attributes:
@@ -71,15 +79,15 @@ class Study:
         command_of: Callable[[Candidate], Command],
         priors: Sequence[Prior] = (),
         recorded: Sequence[Launch] = (),
+        priors_of: Callable[[Sequence[Candidate]], Sequence[Prior]] = lambda _: (),
     ) -> None:
         if spec.sampler not in SAMPLERS:
             raise UnknownName("sampler", spec.sampler, SAMPLERS)
         self._spec = spec
         self._candidates = candidates
         self._command_of = command_of
-        self._kernels = Kernels(Encoding(candidates), priors)
-        sampler = CandidateSampler(self._kernels, spec.sampler, spec.seed)
-        self._plan = Recorded(recorded) if recorded else Plan(self._kernels, sampler)
+        self._recorded = Recorded(recorded) if recorded else None
+        self._beliefs = Beliefs(candidates, priors, priors_of)
         self._pending: dict[int, Trial] = {}
         self._interrupted: list[Trial] = []
         self.stop_reason = ""
@@ -90,11 +98,30 @@ class Study:
             self._results = Results(folder / RESULTS)
             self._check_rows()
             path = folder / "optuna.journal"
-            self._journal = Journal(path, spec, candidates, command_of, self._kernels.encoding)
+            self._journal = Journal(path, spec, command_of, self._beliefs.kernels.encoding)
             self._take_up(interrupted(path, candidates))
         except BaseException:
             self._lock.release()
             raise
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        prepared: Prepared,
+        priors: Sequence[Prior],
+        sources: Sequence[Source] = (),
+    ) -> Study:
+        """Make the study of prepared candidates, with the priors on them (`priors_of`)."""
+        return cls(
+            folder,
+            prepared.spec,
+            prepared.candidates,
+            prepared.command_of,
+            priors,
+            prepared.recorded,
+            priors_of_more(prepared, sources),
+        )
 
     @property
     def launches(self) -> Sequence[Launch]:
@@ -123,16 +150,14 @@ class Study:
             self._interrupted.remove(trial)
             trial = trial if trial.node in (*nodes, *busy) else replace(trial, node="")
         else:
-            with one_thread():
-                decision = self._plan.next(
-                    self._history(self.launches, self._pending.values()), nodes
-                )
+            history = self._opened(self.launches, self._pending.values())
+            decision = self._next(history, nodes)
             if isinstance(decision, Stop):
                 self.stop_reason = decision.reason
                 self.phase = "done"
             if not isinstance(decision, Step):
                 return None
-            trial = self._journal.ask(decision)
+            trial = self._journal.ask(decision, history.candidates.items[decision.position])
         baseline = self._candidates.baseline_candidate.fingerprint
         fingerprint = trial.configuration.fingerprint
         trial = replace(
@@ -164,22 +189,23 @@ class Study:
         `no_effect_of` tells what on a launch's command is known to have no effect without measuring
         it.
         """
-        history = self._history(self.launches).adjusted()
+        history = self._opened(self.launches).adjusted()
+        kernels = self._beliefs.of(history.candidates)
         judgement = judge(history)
         with one_thread():
             # Effects of knobs are measured with real weights; all launches rank what may be better.
-            alone = model_of(self._kernels, history.without_ranks(), THOROUGH)
+            alone = model_of(kernels, history.without_ranks(), THOROUGH)
             found = explain(history, self.launches, alone, judgement, no_effect_of)
-            model = model_of(self._kernels, history)
+            model = model_of(kernels, history)
             if judgement.winner is None:
                 return found
-            fields: Json = {"learned": learned_figures(model, self._kernels)}
+            fields: Json = {"learned": learned_figures(model, kernels)}
             # A bundle and a verification have no other candidates to estimate.
-            fixed = isinstance(self._plan, Recorded) or self._candidates.alone
+            fixed = self._recorded is not None or self._candidates.alone
             if not fixed and self._spec.verifies is None:
                 if self._spec.sampler == "gp":
-                    fields["regret"] = regret(history, model, self._kernels, judgement.winner)
-                fields |= search_gain(history, self._kernels, judgement.winner)
+                    fields["regret"] = regret(history, model, kernels, judgement.winner)
+                fields |= search_gain(history, kernels, judgement.winner)
         return found.model_copy(update=fields)
 
     @property
@@ -201,6 +227,22 @@ class Study:
     def close(self) -> None:
         """Release the study's lock; the study can be opened again."""
         self._lock.release()
+
+    def _opened(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
+        """Return the history of launches with the candidates near the best of them."""
+        history = self._history(launches, pending)
+        best = history.adjusted().best(_NEAR) if self._recorded is None else []
+        candidates = history.candidates.near(history.configuration(p) for p in best)
+        return replace(history, candidates=candidates)
+
+    def _next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
+        """Decide the next launch."""
+        with one_thread():
+            if self._recorded is not None:
+                return self._recorded.next(history, nodes)
+            kernels = self._beliefs.of(history.candidates)
+            sampler = CandidateSampler(kernels, self._spec.sampler, self._spec.seed)
+            return Plan(kernels, sampler).next(history, nodes)
 
     def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
         return History.from_launches(self._spec, self._candidates, launches, pending)
@@ -230,12 +272,11 @@ class Study:
                 self._journal.add(rows[number])
                 continue
             before = [row for row in self.launches if row.number < number]
-            with one_thread():
-                decision = begun.get(number) or self._plan.next(
-                    self._history(before, self._interrupted)
-                )
-                if isinstance(decision, Step):
-                    self._interrupted.append(self._journal.ask(decision))
-                else:
-                    self._journal.add(None)
+            history = self._opened(before, self._interrupted)
+            decision = begun.get(number) or self._next(history)
+            if isinstance(decision, Step):
+                one = history.candidates.items[decision.position]
+                self._interrupted.append(self._journal.ask(decision, one))
+            else:
+                self._journal.add(None)
         self._journal.save()

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -214,6 +215,50 @@ class Prior:
                 raise ValueError(
                     f"prior {self.name!r}: one figure has shape {values.shape}, the mean has {shape}"
                 )
+
+    def at(self, place: int) -> Prior:
+        """Return what it says of one candidate."""
+        rows = slice(place, place + 1)
+        drawn, beyond = self.draws, self.beyond
+        return Prior(
+            self.name,
+            self.mean[rows],
+            None if self.p_starts is None else self.p_starts[rows],
+            None if self.doubts is None else self.doubts[rows],
+            None if self.launch_s is None else self.launch_s[rows],
+            None if drawn is None else drawn[:, rows],
+            self.figures,
+            None if beyond is None else beyond[:, rows],
+        )
+
+
+def joined(first: Prior, more: Sequence[Prior | None]) -> Prior:
+    """Return a prior of candidates and of further ones, one each; None: nothing is known of it."""
+
+    def with_more(name: str, unknown: float) -> Any:
+        known = getattr(first, name)
+        if known is None or not more:
+            return known
+        rest = [None if one is None else getattr(one, name) for one in more]
+        empty = np.full((*known.shape[:-1], 1), unknown)
+        return np.concatenate([known, *(empty if one is None else one for one in rest)], axis=-1)
+
+    figures = [*first.figures, *(f for one in more if one for f in one.figures)]
+    doubts = first.doubts
+    if doubts is not None:
+        doubts += tuple(one.doubts[0] if one and one.doubts else "" for one in more)
+    return Prior(
+        first.name,
+        with_more("mean", math.nan),
+        with_more("p_starts", 1.0),
+        doubts,
+        with_more("launch_s", math.nan),
+        with_more("draws", math.nan),
+        tuple(
+            {(figure.engine, figure.name, figure.published): figure for figure in figures}.values()
+        ),
+        with_more("beyond", math.nan),
+    )
 
 
 class Kernels:

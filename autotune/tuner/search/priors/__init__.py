@@ -8,18 +8,19 @@ Each is a `Prior`: it may be wrong, and the search learns how far to trust it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from autotune.engines import CandidateSet
+from autotune.engines import Candidate, CandidateSet
 
 from ...prepare.candidates import Prepared
 from ..gp.kernels import Prior
 from .simulated import physical
 from .sources import Source, keep, learned, sources_of
 
-__all__ = ["Source", "coverage", "keep", "priors_of", "sources_of"]
+__all__ = ["Source", "coverage", "keep", "priors_of", "priors_of_more", "sources_of"]
 
 
 def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
@@ -39,7 +40,16 @@ def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]
 
     It learns from the earlier launches in `sources`, as `sources_of` gives them.
     """
-    if len(prepared.candidates) == 1:
-        return []
+    return [] if len(prepared.candidates) == 1 else _all(prepared, sources)
+
+
+def priors_of_more(
+    prepared: Prepared, sources: Sequence[Source] = ()
+) -> Callable[[Sequence[Candidate]], Sequence[Prior]]:
+    """Make the function that returns the same sources' priors of further candidates."""
+    return lambda more: _all(replace(prepared, candidates=CandidateSet(more, 0)), sources)
+
+
+def _all(prepared: Prepared, sources: Sequence[Source]) -> list[Prior]:
     earlier = (learned(source, prepared.candidates) for source in sources)
     return [*(prior for prior in earlier if prior is not None), *physical(prepared)]

@@ -10,6 +10,7 @@ right.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -184,13 +185,14 @@ def _prior(
     figures = _figures(calibration, engines, offsets)
     guessed = prepared.backend.predicted or _latency(spec.objective)
     published = {} if guessed else _published(prepared, setups)
-    random = np.random.default_rng(_SEED)
     for (owner, knob, effect), where in published.items():
         log = CARRIED * math.log(effect.ratio)
+        said = f"{knob} ×{effect.ratio:g} ({owner}, {effect.load}; {effect.source})"
+        # The same draws whatever other effects there are.
+        random = np.random.default_rng([_SEED, zlib.crc32(said.encode())])
         logs = log * random.standard_normal(DRAWS)
         mean = mean + log * where
         draws = draws + (log + logs)[:, None] * where
-        said = f"{knob} ×{effect.ratio:g} ({owner}, {effect.load}; {effect.source})"
         figure = UnsureFigure(f"effect of {knob}", owner, math.exp(log), logs, said)
         figures = (*figures, figure)
     return Prior(
