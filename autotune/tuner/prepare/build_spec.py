@@ -179,10 +179,11 @@ def _check_streaming(spec: StudySpec) -> None:
         for option, metric in asked.items()
         if "coarse-streaming" in spec.allow and ("itl" in metric or "tpot" in metric)
     ]
-    if between:
+    if between and not spec.judges_pieces:
         raise BadInput(
             f"{between[0]}: with --allow coarse-streaming tokens may come many at once, with no time "
-            "between them; leave out one of the two"
+            "between them; leave out one of the two, or limit an inter-token latency that is measured "
+            "(--slo p99_itl_ms<=LIMIT)"
         )
 
 

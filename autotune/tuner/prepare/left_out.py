@@ -32,7 +32,7 @@ def leave_out_refused(space: EngineSpace) -> dict[str, int]:
 def leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
     """Remove candidates below ``--min-context``, and those with a trade-off of `UNASKED` that is
     not allowed."""
-    unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
+    unasked, floor = UNASKED - frozenset(spec.allowed), spec.min_context or 0
     given_up = promises_of(space.card, space.context, space.held, space.chosen, unasked, space.own)
     long = [c for c in space.space.configurations if admitted(c, space.context) >= floor]
     kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]

@@ -517,7 +517,9 @@ class History:
         baseline's own."""
         if position == self.baseline:
             return frozenset()
-        return frozenset(one.kind for one in self.trade_offs(position)) - frozenset(self.spec.allow)
+        return frozenset(one.kind for one in self.trade_offs(position)) - frozenset(
+            self.spec.allowed
+        )
 
     @cached_property
     def ineligible(self) -> frozenset[int]:
@@ -529,7 +531,7 @@ class History:
         can speak for (`UNASKED`).
         """
         unseen = self.candidates.unseen - {self.baseline}
-        allowed = frozenset(self.spec.allow)
+        allowed = frozenset(self.spec.allowed)
         found = {*self.candidates.giving_up(allowed), *self.reported_trade_offs} - {self.baseline}
         found = {
             p for p in found if p not in self.reported_trade_offs or self.forbidden_trade_offs(p)

@@ -50,7 +50,7 @@ def context_of(spec: StudySpec, version: str, library: Library) -> Context:
         concurrency=max((load.concurrency for load in known), default=math.inf),
         tokens_in_flight=max((load.tokens_in_flight for load in known), default=math.inf),
         prefix_tokens=max(load.prefix_tokens for load in loads),
-        allowed=spec.allow,
+        allowed=spec.allowed,
     )
 
 

@@ -176,6 +176,16 @@ class StudySpec(_Value):
         limits = {f"--slo {slo}": slo.metric for slo in self.slos}
         return {**dict(zip(("--objective", "--pareto"), self.goals, strict=False)), **limits}
 
+    @property
+    def judges_pieces(self) -> bool:
+        """Whether a limit on measured inter-token latency judges text that comes in pieces."""
+        return self.on != "simulator" and any("itl" in slo.metric for slo in self.slos)
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The trade-offs that may be made: those of ``--allow``, and one that a limit judges."""
+        return (*self.allow, "coarse-streaming") if self.judges_pieces else self.allow
+
     def context(self, version: str, longest_request: int = 0) -> Context:
         """Return the names that an engine's expressions see, in a version of the engine."""
         return Context(self.model, self.hardware, self.gpus, version, longest_request)

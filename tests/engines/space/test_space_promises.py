@@ -131,6 +131,26 @@ def test_text_comes_in_pieces_only_where_that_is_allowed_and_many_requests_run()
     assert "coarse-streaming" not in kinds(own), "the baseline's users see pieces already"
 
 
+def test_a_limit_on_a_measured_time_between_tokens_judges_text_in_pieces() -> None:
+    """The simulator predicts the time between tokens, however many are sent together."""
+    asked = {
+        "slos": ("p99_itl_ms<=200",),
+        "workloads": ("random:500:500:512",),
+        "model": "Qwen/Qwen3-8B",
+    }
+    simulated, measured = prepared("vllm", **asked), prepared("vllm", on="emulator", **asked)
+    assert values(simulated, "stream_interval") == {1}
+    assert values(measured, "stream_interval") == {1, 10}
+    given_up = measured.candidates.giving_up
+    judged = {*given_up(frozenset())} - {*given_up(frozenset(measured.spec.allowed))}
+    items = measured.candidates.items
+    assert {items[one].configuration.knobs["stream_interval"] for one in judged} == {10}
+    assert measured.spec.allow == ()
+    prepared("vllm", on="emulator", allow=("coarse-streaming",), **asked)
+    with pytest.raises(BadInput, match="--slo mean_tpot_ms: with --allow coarse-streaming"):
+        prepared("vllm", on="emulator", slos=("mean_tpot_ms<=50",), allow=("coarse-streaming",))
+
+
 @pytest.mark.parametrize("metric", ["p99_itl_ms", "mean_tpot_ms"])
 def test_no_limit_on_the_time_between_tokens_goes_with_coarse_streaming(metric: str) -> None:
     with pytest.raises(BadInput, match=f"--slo {metric}: with --allow coarse-streaming"):
