@@ -1,0 +1,87 @@
+"""Each setting of the host side, launched once on a real engine: what a study reads back of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.product.cli import autotune
+from tests.real_engines.server import EXAMPLE, SETTINGS, environment
+from tests.real_engines.test_both_engines import ASKED, sglang
+from tests.servers.settings import alive_with
+
+pytestmark = pytest.mark.real_engines
+
+COMMANDS = {
+    "vllm": "vllm serve {model} " + ASKED[0] + " --max-num-seqs 64",
+    "sglang": "sglang serve --model-path {model} " + ASKED[1] + " --max-running-requests 64",
+}
+PROGRAMS = {"vllm": environment, "sglang": sglang}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "vllm": {"stream_interval": 1, "async_scheduling": False, "rust_frontend": False},
+    "sglang": {
+        "stream_interval": 1,
+        "tokenizer_worker_num": 1,
+        "detokenizer_worker_num": 1,
+        "batch_notify_size": 16,
+        "scheduler_recv_interval": 1,
+        "enable_mixed_chunk": False,
+        "schedule_policy": "fcfs",
+    },
+}
+RUST = "VLLM_RUST_FRONTEND_PATH"
+"""The program `vllm-rs`, which vLLM's wheels for GPUs have and those for CPUs lack."""
+CASES = [
+    ("vllm", "", {}),
+    ("vllm", "--api-server-count 2", {"api_server_count": 2}),
+    ("vllm", "--stream-interval 10", {"stream_interval": 10}),
+    # On a CPU vLLM turns it off.
+    ("vllm", "--async-scheduling", {"async_scheduling": False}),
+    ("vllm", "rust", {"rust_frontend": True}),
+    ("sglang", "", {}),
+    ("sglang", "--stream-interval 10", {"stream_interval": 10}),
+    ("sglang", "--tokenizer-worker-num 2", {"tokenizer_worker_num": 2}),
+    ("sglang", "--detokenizer-worker-num 2", {"detokenizer_worker_num": 2}),
+    ("sglang", "--batch-notify-size 128", {"batch_notify_size": 128}),
+    ("sglang", "--scheduler-recv-interval 8", {"scheduler_recv_interval": 8}),
+    ("sglang", "--enable-mixed-chunk", {"enable_mixed_chunk": True}),
+    ("sglang", "--schedule-policy hrrn", {"schedule_policy": "hrrn"}),
+]
+
+
+@pytest.mark.parametrize(("engine", "asked", "told"), CASES, ids=lambda one: str(one) or "default")
+def test_the_running_server_tells_it(
+    model: Path, tmp_path: Path, engine: str, asked: str, told: dict[str, Any]
+) -> None:
+    program, variables = PROGRAMS[engine](), ""
+    if asked == "rust":
+        if RUST not in os.environ:
+            pytest.skip(f"{RUST} names no vllm-rs of vLLM {engine}'s version")
+        asked, variables = "", f"VLLM_USE_RUST_FRONTEND=1 {RUST}={os.environ[RUST]} "
+    command = f"{variables}{COMMANDS[engine].format(model=model)} {asked}"
+    home = tmp_path / "home"
+    done = autotune(
+        *("run", "--model", str(model), "--hw", "local", "--on", "process", "--engine", engine),
+        *("--engine-bin", f"{engine}={program}", "--baseline", command.strip()),
+        *("--space", str(EXAMPLE / "space"), "--workload", "tiny-shared-prefix"),
+        *("--launches", "1", "--study", "host", "--json"),
+        home=home,
+        **{**SETTINGS, "OMP_NUM_THREADS": "1", "LAUNCH_TEST": tmp_path.name},
+    )
+    assert done.code == 0, done.err
+    folder = home / "studies" / "host"
+    (row,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    kept = json.loads((folder / "trials" / "0000" / "resolved.json").read_text())
+    (metrics,) = row["workload_metrics"].values() if "workload_metrics" in row else [row["metrics"]]
+    expected = {**DEFAULTS[engine], **told}
+    read = {name: kept["told"].get(name) for name in expected}
+    print(f"\n{engine} {asked or variables or 'default'}: {read}, differs {kept['differs']},")
+    print(f"  {metrics['total_token_throughput']:,.0f} tok/s, {row['state']}")
+    assert row["state"] == "complete", row
+    assert {name: kept["told"].get(name, kept["config"][name]) for name in expected} == expected
+    assert told.keys() <= kept["told"].keys(), "read off the running server, not only asked for"
+    assert alive_with(tmp_path.name) == []
