@@ -113,10 +113,10 @@ def test_other_options_stay_and_renamed_ones_are_translated() -> None:
             *("0.5.23", "0.4.3.post2", "moe_all_to_all='deepep', which began with 0.5"),
         ),
         (
-            f"{SGLANG} --tp-size 8 --batch-notify-size 4",
+            f"{SGLANG} --tp-size 8 --enable-http2",
             "0.5.23",
             "0.5.3",
-            "no option for --batch-notify-size, which is in 0.5.12.post1 to 0.5.23",
+            "no option for --enable-http2, which is in 0.5.12.post1 to 0.5.23",
         ),
         (
             f"{VLLM} -tp 8 --performance-mode throughput",

@@ -76,12 +76,13 @@ def test_the_running_server_tells_it(
     folder = home / "studies" / "host"
     (row,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
     kept = json.loads((folder / "trials" / "0000" / "resolved.json").read_text())
-    (metrics,) = row["workload_metrics"].values() if "workload_metrics" in row else [row["metrics"]]
+    (metrics,) = row["metrics"].values()
     expected = {**DEFAULTS[engine], **told}
     read = {name: kept["told"].get(name) for name in expected}
     print(f"\n{engine} {asked or variables or 'default'}: {read}, differs {kept['differs']},")
     print(f"  {metrics['total_token_throughput']:,.0f} tok/s, {row['state']}")
-    assert row["state"] == "complete", row
+    # A busy machine's load is `invalid`: its settings are read all the same.
+    assert row["state"] in ("complete", "invalid"), row
     assert {name: kept["told"].get(name, kept["config"][name]) for name in expected} == expected
     assert told.keys() <= kept["told"].keys(), "read off the running server, not only asked for"
     assert alive_with(tmp_path.name) == []
