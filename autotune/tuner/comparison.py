@@ -15,7 +15,8 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from statistics import fmean
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from autotune.node.prediction_intervals import errors_for, gain_interval90, subj
 from autotune.node.resolve_command import not_simulated_in
 
 from .search import objective
+from .search.decide import drafts
 from .search.decide.verdict import Gain, Judgement, evidence, settings_of
 from .search.entry import Entry
 from .search.history import History
@@ -43,6 +45,7 @@ from .study.recommendation import (
     Crossing,
     CurvePoint,
     Curves,
+    DraftedAtLoad,
     MatrixCell,
     MatrixRow,
     NearestMiss,
@@ -55,7 +58,7 @@ from .study.recommendation import (
     WorkloadComparison,
 )
 from .study.spec import PredictedCommand, StudySpec
-from .trial import Launch, Role
+from .trial import DRAFTED, Launch, Role
 
 
 def compare(
@@ -587,6 +590,39 @@ class StudyFigures:
             for p in (base, winner if winner != base else None)
         ]
         return compare(self.spec, self._judgement.spread, *launches)
+
+    def drafts_by_load(self) -> list[DraftedAtLoad]:
+        """Return the numbers of drafted tokens without figures over the loads, then which number is
+        the best at which load."""
+        winner = self._judgement.winner
+        if winner is None:
+            return []
+        near = drafts.others(self.history, winner)
+        spread, launches = self._judgement.spread, self.measured(winner)
+        best = dict[int, tuple[float, int, Interval | None]]()
+        rows = []
+        for number, position in near.items():
+            curves = compare(self.spec, spread, launches, self.measured(position))
+            points = [one for one in curves.points if one.ci95] if curves else []
+            for one in points:
+                usual = best.setdefault(one.concurrency, (0.0, winner, None))
+                if one.faster == "recommended" and self.history.feasible(position):
+                    faster = one.gain_percent or 0.0, position, one.ci95
+                    best[one.concurrency] = max(usual, faster, key=itemgetter(0))
+            if not points:
+                rows.append(DraftedAtLoad(speculative_tokens=number))
+        for position, loads in groupby(sorted(best.items()), key=lambda one: one[1][1]):
+            load, (gain, _, ci95) = list(loads)[-1]
+            chosen = self.choice(position)
+            row = DraftedAtLoad(
+                speculative_tokens=int(chosen.config[DRAFTED] or 0),
+                up_to_concurrency=load,
+                gain_percent=gain,
+                ci95=ci95,
+                command=chosen.command,
+            )
+            rows.append(row)
+        return rows
 
 
 def _typed(command: Command) -> Json:

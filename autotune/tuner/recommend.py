@@ -115,6 +115,7 @@ def recommend(
         nodes=nodes,
         nearest_miss=sheet.nearest_miss() if winner is None else None,
         curves=sheet.curves() if spec.rungs_of(Role.FINAL) else None,
+        drafts_by_load=sheet.drafts_by_load(),
         study_cost=StudyCost.of(spec, launches),
         duration_s=sum(launch.result.seconds for launch in launches),
     )

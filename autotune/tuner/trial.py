@@ -17,6 +17,8 @@ from autotune.engines import Command, Configuration, Failure
 from autotune.engines.command import Resolved
 from autotune.load.metrics.table import Metrics, curve_of
 
+DRAFTED = "speculative_tokens"
+"""Knob of the tokens that are drafted per step."""
 IN_A_ROW = 3
 """Consecutive failures attributed to the node: one may be chance, and each costs a start."""
 AFTER_RUNNING = 2

@@ -383,6 +383,13 @@ def curves(study: StudyRecord) -> list[str]:
     ahead = any(point.faster == "baseline" for point in curves.points)
     if ahead and outcome.baseline and outcome.recommended:
         parts += ["The baseline's command:", _command(outcome.baseline)]
+    parts.append(sentences.drafted(outcome))
+    for one in outcome.drafts_by_load:
+        if one.ci95 and outcome.recommended:
+            parts += [
+                f"With {one.speculative_tokens} drafted tokens:",
+                _block(one.command, outcome.recommended.argv, outcome.recommended.env),
+            ]
     invalid = [
         f"- launch {launch.number} at {row.get('concurrency')} in flight is invalid: "
         f"{text.escape(str(row.get(INVALID) or 'the client did not keep up'))}"

@@ -44,6 +44,7 @@ def paragraphs(outcome: Recommendation) -> list[str]:
         prompts(outcome),
         _loss(outcome),
         crossing(outcome),
+        drafted(outcome),
         _answers(outcome),
         _speculation(outcome),
         _front(outcome),
@@ -75,6 +76,7 @@ def brief(outcome: Recommendation) -> list[str]:
         _few_good(outcome),
         _loss(outcome),
         crossing(outcome),
+        drafted(outcome),
         _answers(outcome),
         _front(outcome),
         " ".join(own_command(outcome)),
@@ -664,6 +666,21 @@ def crossing(outcome: Recommendation) -> str:
     if open_:
         sentences.append(f"{open_}.")
     return " ".join(sentences)
+
+
+def drafted(outcome: Recommendation) -> str:
+    """Say how many tokens to draft at which load; empty where that was no question."""
+    parts = []
+    for row in outcome.drafts_by_load if outcome.curves else ():
+        if row.up_to_concurrency is None:
+            part = "not measured, as no launch was left"
+        else:
+            part = f"up to {row.up_to_concurrency} in flight"
+        if row.ci95 and outcome.curves:
+            metric = outcome.curves.metric
+            part += f", {readable.gain_within(metric, row.gain_percent, row.ci95)}"
+        parts.append(f"{row.speculative_tokens} {part}")
+    return f"Tokens to draft: {'; '.join(parts)}." if parts else ""
 
 
 def added(row: Contribution, metric: str) -> str:

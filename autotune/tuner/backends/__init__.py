@@ -49,7 +49,7 @@ from ..study.loads import check_free
 from ..study.options import RunOptions, VerifyOptions
 from ..study.recommendation import Exclusion, Recommendation
 from ..study.spec import StudySpec
-from ..trial import Launch, Role, Speculation, State, Trial, TrialResult
+from ..trial import DRAFTED, Launch, Role, Speculation, State, Trial, TrialResult
 
 BACKENDS = {
     "process": "autotune.tuner.backends.servers:Process",
@@ -210,7 +210,7 @@ class Backend(ABC):
         version = trial.engine_version
         command = trial.command
         random_weights = trial.role is Role.RANDOM_WEIGHTS
-        drafted = trial.configuration.knobs.get("speculative_tokens")
+        drafted = trial.configuration.knobs.get(DRAFTED)
         speculation = self.speculation(spec, kind, version, drafted, library, random_weights)
         if speculation is not None and speculation.forced is not None:
             command = kind.with_forced_acceptance(command, version, speculation.forced)

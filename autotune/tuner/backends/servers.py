@@ -83,7 +83,7 @@ from ..study.home import make_trial_folder
 from ..study.loads import context_of, loads_of
 from ..study.options import RunOptions
 from ..study.spec import StudySpec, is_local
-from ..trial import State, Trial, TrialResult
+from ..trial import DRAFTED, State, Trial, TrialResult
 from . import (
     PHASES,
     AskedOptions,
@@ -276,7 +276,7 @@ class ServerEvaluator:
         metrics: dict[str, Metrics] = {}
         complete = TrialResult(State.COMPLETE, self.backend.evidence, metrics=metrics)
         loads = loads_of(self.spec, trial, self.library, self.backend.looks)
-        drafted = trial.configuration.knobs.get("speculative_tokens")
+        drafted = trial.configuration.knobs.get(DRAFTED)
         power = node.meter(gpus_of(trial.configuration, self.spec.gpus))
         for load in loads:
             self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..study.timeline import covered_s
+from ..trial import DRAFTED
 from .history import History
 
 RESERVE = 12
@@ -95,6 +96,10 @@ def search_ends(history: History, budget: int) -> int:
     more = history.screening.reserve
     if history.spec.explain == "measured":
         more += int(EXPLAINED * budget)
+    if history.spec.by_load:
+        more += (
+            2 * len({one.configuration.knobs.get(DRAFTED) for one in history.candidates.items}) - 2
+        )
     return before_finals(
         budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)) + more
     )

@@ -28,7 +28,7 @@ from ..study.spec import is_alone, may_share_node
 from ..trial import Launch, Role
 from .acquisition import GAIN, model_of, p_feasible
 from .budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
-from .decide import finals, simplify
+from .decide import drafts, finals, simplify
 from .decide.sequential_test import Outcome, outcome
 from .decide.verdict import judge
 from .entry import Entry
@@ -260,16 +260,20 @@ class Plan:
         )
 
     def _after_win(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
-        """Launch the winner without a doubtful setting, on the node that ran it most, if its gain
-        is real."""
+        """Launch the winner without a doubtful setting if its gain is real, then with other numbers
+        of drafted tokens; on the node that ran it most."""
         scores = history.adjusted()
         judgement = judge(scores)
         winner = judgement.winner
-        if winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
+        if winner is None:
             return None
-        model = model_of(self._kernels, scores, THOROUGH)
-        position = simplify.next_without(scores, model, winner)
+        position = drafts.next_other(scores, winner, 1)
+        if position is None and judgement.verdict in (Verdict.BETTER, Verdict.UNOPPOSED):
+            model = model_of(self._kernels, scores, THOROUGH)
+            position = simplify.next_without(scores, model, winner)
         if position is None or left < simplify.FRESH - len(finals.finals_of(history, position)):
+            position = drafts.next_other(scores, winner, min(left, simplify.FRESH))
+        if position is None:
             return None
         ran = [e.node for e in finals.finals_of(history, winner)]
         return (

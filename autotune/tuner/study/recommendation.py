@@ -169,6 +169,23 @@ class Curves(_Value):
     crossings: list[Crossing]
 
 
+class DraftedAtLoad(_Value):
+    """Tokens to draft at some numbers of requests in flight: up to one, and above that of the row
+    before.
+
+    Attributes:
+        up_to_concurrency: None: no launch with these drafts measured the loads.
+        gain_percent: over the recommended command at that load; without an interval it is that
+            command, as no other number is faster beyond the noise of launches.
+    """
+
+    speculative_tokens: int
+    up_to_concurrency: int | None = None
+    gain_percent: float = 0.0
+    ci95: Interval | None = None
+    command: str = ""
+
+
 class StudyCost(_Value):
     """The cost of the study itself, with money if there is a price.
 
@@ -660,6 +677,7 @@ class Recommendation(_Value, Evidenced):
     curves: Curves | None = Field(
         default=None, validation_alias="ladder", serialization_alias="ladder"
     )
+    drafts_by_load: list[DraftedAtLoad] = []
     study_cost: StudyCost | None = None
     duration_s: float
 

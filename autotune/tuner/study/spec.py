@@ -266,6 +266,12 @@ class StudySpec(_Value):
         """Return the additional concurrencies at which a launch measures the first workload."""
         return self.ladder if role in (Role.BASELINE, Role.FINAL) else ()
 
+    @property
+    def by_load(self) -> bool:
+        """Return whether the finals show which number of drafted tokens is the best at which
+        load."""
+        return bool(self.ladder)
+
     def to_yaml(self) -> str:
         """Return the text of ``study.yaml``, with YAML's marks of start and end, which reveal a
         truncated file."""

@@ -91,7 +91,7 @@ def drop_unproven(history: History, winner: int) -> int:
         odds = {
             p: _odds_of_fresh(history, current, p)
             for p in steps
-            if _may_stand_for(history, p, current)
+            if may_stand_for(history, p, current)
         }
         idle = [p for p, chance in odds.items() if chance < SHOWN and _beats_baseline(history, p)]
         if not idle:
@@ -147,7 +147,7 @@ def odds_shown(
     about that.
     """
     singles = ablations(history.candidates, leader)
-    rows = [p for p in singles if _may_stand_for(history, p, leader)]
+    rows = [p for p in singles if may_stand_for(history, p, leader)]
     return {
         p: (singles[p], chance)
         for p, chance in zip(rows, _odds_of_model(model, leader, rows), strict=True)
@@ -159,7 +159,7 @@ def _odds_of_model(model: Posterior, leader: int, positions: Sequence[int]) -> l
     return [effect.odds(LEAST_EFFECT) for effect in model.leads(leader, positions)]
 
 
-def _may_stand_for(history: History, position: int, leader: int) -> bool:
+def may_stand_for(history: History, position: int, leader: int) -> bool:
     """Return whether a shorter command may replace a command: it runs, with no trade-off that this
     one avoids."""
     own = position not in (leader, history.baseline) and position not in history.canonical_of
