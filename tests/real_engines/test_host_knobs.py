@@ -18,7 +18,9 @@ pytestmark = pytest.mark.real_engines
 
 COMMANDS = {
     "vllm": "vllm serve {model} " + ASKED[0] + " --max-num-seqs 64",
-    "sglang": "sglang serve --model-path {model} " + ASKED[1] + " --max-running-requests 64",
+    "sglang": "sglang serve --model-path {model} --device cpu "
+    + ASKED[1]
+    + " --max-running-requests 64",
 }
 PROGRAMS = {"vllm": environment, "sglang": sglang}
 DEFAULTS: dict[str, dict[str, Any]] = {
