@@ -85,7 +85,8 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         kind += f" ({text.escape(choice.engine)} {choice.engine_version}):"
         parts += [kind, _command(choice)]
     parts += [_list(sentences.promises(outcome)), *map(_command, outcome.alternatives)]
-    parts.append(_list([*sentences.paragraphs(outcome), sentences.remaining(outcome)]))
+    left = [sentences.remaining(outcome), sentences.not_looked_at(outcome)]
+    parts.append(_list([*sentences.paragraphs(outcome), *left]))
     failures = (row.result.failure for row in study.launches if row.role is Role.BASELINE)
     if not outcome.baseline and (failure := next(filter(None, failures), None)):
         message = text.escape(redact.text(failure.message))

@@ -28,6 +28,8 @@ from . import text
 WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
 _FEW_GOOD = 0.1
 """Share of good requests below which goodput shows that the load is too heavy."""
+_MOST_NOT_TRIED, _LEAST_EXPECTED = 5, 0.1
+"""Values that no launch had, and the percent expected of them, from which they are named."""
 _WORSE = 1.1
 """Latency ratio to the baseline; smaller ratios are noise of one launch."""
 
@@ -308,6 +310,24 @@ def remaining(outcome: Recommendation) -> str:
     return (
         f"Open: the speed of {named(regret.left_out)}, which failed without an "
         f"explanation. {sure} further configuration is more than {better:.1f} % better."
+    )
+
+
+def not_looked_at(outcome: Recommendation) -> str:
+    """Name the values that no launch had, with what is expected of each; empty for none."""
+    if not (rows := outcome.not_tried):
+        return ""
+    named = [
+        f"{one.knob}={text.scalar(one.value)} ({one.expected_percent:.1f} % expected)"
+        for one in rows[:_MOST_NOT_TRIED]
+        if one.expected_percent >= _LEAST_EXPECTED
+    ]
+    if others := len(rows) - len(named):
+        named.append(f"{others} other values of knobs, each less")
+    return (
+        f"Not looked at with {outcome.recommended.engine}: {', '.join(named)}."
+        if outcome.recommended
+        else ""
     )
 
 

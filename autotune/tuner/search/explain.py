@@ -22,10 +22,17 @@ import numpy as np
 from scipy.special import stdtrit
 
 from autotune.base import Json
-from autotune.base.arrays import descending, ints
+from autotune.base.arrays import Ints, descending, ints
 from autotune.engines import Scalar
 
-from ..study.recommendation import Contribution, Explanation, LearnedFigure, NoEffect, Regret
+from ..study.recommendation import (
+    Contribution,
+    Explanation,
+    LearnedFigure,
+    NoEffect,
+    NotTried,
+    Regret,
+)
 from ..trial import Launch, Trial
 from . import equivalents
 from .acquisition import expected_improvement, model_of, p_feasible, shortlist
@@ -264,6 +271,38 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
         odds=ODDS,
         left_out=history.unexplained_launches,
     )
+
+
+def not_tried(history: History, model: Posterior, kernels: Kernels, winner: int) -> list[NotTried]:
+    """Return the values that no launch of the winner's engine had, each with the gain expected of
+    the nearest command that has it, the largest first."""
+    encoding, codes = kernels.encoding, kernels.encoding.codes
+    mine = codes[:, 0] == codes[winner, 0]
+    launched = codes[ints([*history.by_position, *history.observed.positions])]
+    launched = launched[launched[:, 0] == codes[winner, 0]]
+    changes = (codes != codes[winner]).sum(axis=1)
+    free = mine & history.searchable
+    nearest: dict[tuple[str, Scalar], Ints] = {}
+    for column in encoding.varying:
+        name = encoding.names[column]
+        for code in sorted({*codes[free, column].tolist()} - {*launched[:, column].tolist()}):
+            has = np.flatnonzero(free & (codes[:, column] == code))
+            key = name, encoding.choices[name][code]
+            nearest[key] = has[changes[has] == changes[has].min()]
+    if not nearest:
+        return []
+    rows = np.unique(np.concatenate([*nearest.values()]))
+    level = float(model.mean(ints([winner]))[0])
+    worth = expected_improvement(model.predict(rows), level) * p_feasible(kernels, history, rows)
+    found = [
+        NotTried(
+            knob=knob,
+            value=value,
+            expected_percent=percent(float(worth[np.searchsorted(rows, own)].max())),
+        )
+        for (knob, value), own in nearest.items()
+    ]
+    return sorted(found, key=lambda one: -one.expected_percent)
 
 
 def search_gain(history: History, kernels: Kernels, winner: int) -> Json:

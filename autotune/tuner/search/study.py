@@ -24,7 +24,14 @@ from .acquisition import model_of
 from .beliefs import Beliefs
 from .decide.finals import wants_answers
 from .decide.verdict import judge
-from .explain import KnownNoEffects, explain, learned_figures, regret, search_gain
+from .explain import (
+    KnownNoEffects,
+    explain,
+    learned_figures,
+    not_tried,
+    regret,
+    search_gain,
+)
 from .gp.kernels import Prior, one_thread
 from .gp.posterior import THOROUGH
 from .history import History
@@ -205,6 +212,7 @@ class Study:
             if not fixed and self._spec.verifies is None:
                 if self._spec.sampler == "gp":
                     fields["regret"] = regret(history, model, kernels, judgement.winner)
+                    fields["not_tried"] = not_tried(history, model, kernels, judgement.winner)
                 fields |= search_gain(history, kernels, judgement.winner)
         return found.model_copy(update=fields)
 

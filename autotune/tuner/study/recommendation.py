@@ -442,6 +442,19 @@ class LearnedFigure(_Value):
     unit: str
 
 
+class NotTried(_Value):
+    """A value that no launch of the recommended engine had.
+
+    Attributes:
+        expected_percent: gain that one launch with it, beside the recommended command, is expected
+            to show.
+    """
+
+    knob: str
+    value: Scalar
+    expected_percent: float
+
+
 class Explanation(_Value):
     """Reasons for the speed of the recommended configuration, and other findings about the
     candidates."""
@@ -452,6 +465,7 @@ class Explanation(_Value):
     search_gain_percent: float | None = None
     search_gain_ci95: Interval | None = None
     learned: list[LearnedFigure] = []
+    not_tried: list[NotTried] = []
 
 
 class Resolution(_Value):
@@ -664,6 +678,7 @@ class Recommendation(_Value, Evidenced):
     search_gain_percent: float | None = None
     search_gain_ci95: Interval | None = None
     learned: list[LearnedFigure] = []
+    not_tried: list[NotTried] = []
     matrix: list[MatrixRow] = []
     front: list[FrontPoint] = []
     launches: int
