@@ -25,7 +25,7 @@ from .errors import (
 from .evidence import Evidence, Evidenced
 from .files import beside, expanded, sync_folder, write_atomically
 from .notify import Notify, Stage, Watch, silent
-from .values import Interval, Json, JsonObject, frozen
+from .values import Interval, Json, JsonObject, by_key, frozen
 
 __all__ = [
     "AutotuneError",
@@ -50,6 +50,7 @@ __all__ = [
     "UnknownName",
     "Watch",
     "beside",
+    "by_key",
     "expanded",
     "frozen",
     "run_program",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
@@ -13,9 +13,19 @@ JsonObject = Mapping[str, Any]
 Interval = tuple[float, float]
 """The lower and the upper end."""
 Kind = TypeVar("Kind")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(kind: type[Kind]) -> type[Kind]:
     """Make a class a frozen dataclass with slots."""
     return dataclass(frozen=True, slots=True)(kind)
+
+
+def by_key(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the values of each key, in their order."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import Any
 
-from autotune.base import BadInput, Json, NothingFeasible, Notify, RefusedCommand, silent
+from autotune.base import (
+    BadInput,
+    Json,
+    JsonObject,
+    NothingFeasible,
+    Notify,
+    RefusedCommand,
+    silent,
+)
 from autotune.engines import (
     Command,
     Context,
@@ -228,7 +235,7 @@ def _library(calibration: Path | None, home: Path) -> Library:
     return library_for(None, coefficients.model_dump(mode="json"))
 
 
-Figures = Mapping[str, Any]
+Figures = JsonObject
 """The flat object of a prediction."""
 _INTERVALS = {
     "interval90": "total_token_throughput",

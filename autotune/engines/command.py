@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from autotune.base import frozen
+
 from .entry import spaces_file
 
 Scalar = bool | int | float | str | None
@@ -19,6 +21,12 @@ Knobs = Mapping[str, Scalar]
 """Values of knobs, by name."""
 Words = Sequence[str]
 """Words of a command line."""
+
+
+def plain(value: object) -> str:
+    """Return a value as people type it: ``true``, not ``True``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 PORT = 8000
 """Port of the first server of a command in files for people."""
@@ -133,7 +141,7 @@ def _quoted(word: str) -> str:
     return written(word, shlex.quote, '"${{{}}}"'.format)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """Command line that a person would type to start a server, and the files that it needs.
 
@@ -229,7 +237,7 @@ def on_all_gpus(command: Command, knobs: Knobs, gpus: int, vendor: str) -> Comma
     return replace(command, servers=gpu_settings_of_servers({**knobs, "replicas": count}, vendor))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resolved:
     """Configuration that the engine reports for its arguments.
 

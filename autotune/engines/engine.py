@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NoReturn
@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NoReturn
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.base import BadInput, MalformedFile, RefusedCommand
+from autotune.base import BadInput, MalformedFile, RefusedCommand, frozen
 
 from .cards import EngineExtras, ModelCard
 from .command import Command, Configuration, Knobs, Scalar, Words, gpu_settings_of_servers
@@ -203,7 +203,7 @@ def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
     return document
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParsedCommand:
     """An engine's command line as parsed by that version's parser.
 

@@ -7,14 +7,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from autotune.base import frozen
+from autotune.base import Json, frozen
 from autotune.base.arrays import Floats, Ints
 
-Content: TypeAlias = str | list[int] | list[dict[str, Any]] | dict[str, Any]
+Content: TypeAlias = str | list[int] | list[Json] | Json
 """A prompt of a file: text, token ids, the messages of a chat, or `messages` with `tools`."""
 
 

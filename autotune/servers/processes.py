@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from autotune.base import Environment, frozen, run_program
+from autotune.base import Environment, by_key, frozen, run_program
 
 from . import StopReport
 
@@ -154,9 +154,7 @@ def is_marked(pid: int, marker: str) -> bool:
 
 def descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
     """Find the children of these processes, their children, and so on."""
-    children: dict[int, list[int]] = {}
-    for process in table.values():
-        children.setdefault(process.parent, []).append(process.pid)
+    children = by_key((process.parent, process.pid) for process in table.values())
     reached: set[int] = set()
     waiting = list(roots)
     while waiting:

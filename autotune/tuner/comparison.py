@@ -20,7 +20,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any, Literal
 
-from autotune.base import BadInput, Interval, Json
+from autotune.base import BadInput, Interval, Json, by_key
 from autotune.engines import Command
 from autotune.load.metrics.table import CURVE, HEADLINE, Metrics, curve_of, is_number, is_valid_row
 from autotune.load.workloads import Workload, load_workload
@@ -108,13 +108,12 @@ def _scores_by_load(
     spec: StudySpec, launches: Sequence[Launch], metric: str
 ) -> dict[int, list[float]]:
     """Return the scores of a metric by concurrency, over the launches that measured it there."""
-    scores: dict[int, list[float]] = {}
-    for launch in launches:
-        for load, row in objective.curve(launch, spec.workloads[0]).items():
-            score = objective.score_of(metric, row.get(metric))
-            if score is not None:
-                scores.setdefault(load, []).append(score)
-    return scores
+    return by_key(
+        (load, score)
+        for launch in launches
+        for load, row in objective.curve(launch, spec.workloads[0]).items()
+        if (score := objective.score_of(metric, row.get(metric))) is not None
+    )
 
 
 def half_width(spread: Spread, counts: Sequence[int]) -> float:

@@ -187,7 +187,6 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
         gain_percent=None,
         gain_ci95=None,
         workloads={},
-        contributions=[],
         excluded=[],
         trials=len({launch.fingerprint for launch in launches}),
         duration_s=sum(launch.result.seconds for launch in launches),

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, Json, JsonObject, MalformedFile, beside
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, beside, by_key
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
 
@@ -57,10 +57,9 @@ def read(path: Path) -> Json:
             f"{path}: cannot be read ({why}); give two result files, or two studies"
         ) from error
     found = of_one_configuration(path, runs(path, text))
-    loads: dict[tuple[Any, ...], list[Json]] = {}
-    for run in found:
-        keys = (value for key, value in run.items() if role_of(key) in LOAD)
-        loads.setdefault(tuple(keys), []).append(run)
+    loads = by_key(
+        (tuple(value for key, value in run.items() if role_of(key) in LOAD), run) for run in found
+    )
     if len(loads) == 1:
         return _joined(found)
     points = [_joined(group) for group in loads.values()]

@@ -39,7 +39,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.base import BadInput, MalformedFile, beside
+from autotune.base import BadInput, Json, MalformedFile, beside
 from autotune.engines.entry import parse_yaml
 
 from ..requests import Content, spoken
@@ -138,7 +138,7 @@ def _joined(value: Any, info: ValidationInfo) -> Any:
 _Joined = BeforeValidator(_joined)
 
 
-def _count_media(row: dict[str, Any], said: Said) -> bool:
+def _count_media(row: Json, said: Said) -> bool:
     """Count the parts beside a row's text, which are not sent; return whether it has any."""
     found = {name: row[name] for name in _MEDIA.intersection(row) if row[name]}
     for name, media in found.items():
@@ -409,7 +409,7 @@ def conversations(path: Path, output_len: int | None = None) -> Read[tuple[str, 
     row: Any = None
     for _, row in reading.rows():
         count += 1
-        line: dict[str, Any] = row if isinstance(row, dict) else {}
+        line: Json = row if isinstance(row, dict) else {}
         turns = next((line[key] for key in KEYS["conversations"] if key in line), None)
         _count_media(line, said)
         if not isinstance(turns, list):

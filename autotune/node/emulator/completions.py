@@ -12,14 +12,14 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from time import perf_counter, time
 from typing import Any
 from uuid import uuid4
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, Json, JsonObject, UnknownName, frozen
 from autotune.engines.entry import first_for
 from autotune.engines.expression import evaluate
 
@@ -69,7 +69,7 @@ _SWITCHES = {"under-load": ("under_load", True), "no-logprobs": ("logprobs", Fal
 """Keys without a value: the field that they set, and to what."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerSettings:
     """Settings of greedy answers: a share of `wrong` tokens, `after` a context length and `when` a
     condition holds.
@@ -112,7 +112,7 @@ class AnswerSettings:
                 ) from None
         return cls(**settings)
 
-    def for_launch(self, scope: Mapping[str, Any]) -> AnswerSettings:
+    def for_launch(self, scope: JsonObject) -> AnswerSettings:
         """Return the settings of one launch: without damage if its condition does not hold, and
         with a seed."""
         wrong = self.wrong if evaluate(self.when or "True", scope) else 0.0
@@ -120,7 +120,7 @@ class AnswerSettings:
         return replace(self, wrong=wrong, seed=seed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GreedyToken:
     """A generated token: its word, and the likeliest words with their log-probabilities, its own
     first."""
@@ -345,7 +345,7 @@ class Completion:
             return words(start, count)
         return "".join(token.word for token in self._greedy[index].tokens[start : start + count])
 
-    def _likely(self, index: int, start: int, count: int) -> dict[str, Any]:
+    def _likely(self, index: int, start: int, count: int) -> Json:
         """Return the log-probabilities of this number of tokens, if requested; chats have another
         form."""
         if not self._logprobs:
@@ -368,10 +368,10 @@ class Completion:
         ]
         return {"logprobs": {"content": rows}}
 
-    def _text(self, text: str) -> dict[str, Any]:
+    def _text(self, text: str) -> Json:
         return {"delta": {"content": text}} if self._asked.chat else {"text": text}
 
-    def _choice(self, index: int, content: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
+    def _choice(self, index: int, content: JsonObject, reason: str | None) -> Json:
         return {
             "index": index,
             "logprobs": None,
@@ -380,16 +380,16 @@ class Completion:
             **self._dialect.choice,
         }
 
-    def _event(self, index: int, content: Mapping[str, Any], reason: str | None = None) -> bytes:
+    def _event(self, index: int, content: JsonObject, reason: str | None = None) -> bytes:
         return self._chunk([self._choice(index, content, reason)])
 
-    def _chunk(self, choices: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
+    def _chunk(self, choices: Sequence[JsonObject], **more: Any) -> bytes:
         document = {**self._head, "choices": choices, **self._dialect.chunk, **more}
         return _http_chunk(
             b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
         )
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> Json:
         read, written = sum(map(len, self._asked.prompts)), sum(self._generated)
         counts = {
             "prompt_tokens": read,
@@ -407,7 +407,7 @@ class Completion:
             zip(self._generated, self._asked.finish_reasons, strict=True)
         ):
             text = self._words(index, 0, count)
-            content: dict[str, Any] = {"text": text}
+            content: Json = {"text": text}
             if self._asked.chat:
                 content = {"message": {"role": "assistant", "content": text, "tool_calls": []}}
             choices.append(self._choice(index, content | self._likely(index, 0, count), reason))
@@ -548,7 +548,7 @@ class EngineApi:
         return bool(every) and self._streams % every == 0
 
 
-def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
+def resolved_arguments(launch: EmulatedLaunch) -> Json:
     """Return the resolved arguments in the engine's own words, and the effective knobs."""
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}

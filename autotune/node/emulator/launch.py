@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from autotune.base import BadInput, RefusedCommand, UnknownName
+from autotune.base import BadInput, Json, JsonObject, RefusedCommand, UnknownName
 from autotune.engines import (
     Context,
     Entry,
@@ -147,9 +147,9 @@ class HttpDialect(Entry):
     """Whether an error's fields stand under the key `error`."""
     checks_model: bool
     """Whether a request for another model is answered with 404."""
-    choice: dict[str, Any]
+    choice: Json
     """Further keys of a streamed choice."""
-    chunk: dict[str, Any]
+    chunk: Json
     """Further keys of a streamed chunk."""
     too_long: str
     """Message for a request beyond the context."""
@@ -160,7 +160,7 @@ class HttpDialect(Entry):
     """Length of an answer on /v1/completions that requests none."""
     routes: dict[str, str]
     """Path to the name of its handler: health, version, info, metrics, reset …"""
-    arguments: dict[str, Any] = {}
+    arguments: Json = {}
     """Templates of its reported resolved arguments."""
     tells_options: bool = False
     """Whether it also reports every parsed option."""
@@ -170,9 +170,9 @@ class HttpDialect(Entry):
     """Variable without which there is no reset."""
     arguments_variable: str | None = None
     """Variable without which it reports no arguments."""
-    model: dict[str, Any] = {}
+    model: Json = {}
     """Further keys of a model in ``/v1/models``: templates of the card's names."""
-    iterations: dict[str, Any] = {}
+    iterations: Json = {}
     """Templates of an iteration's statistics, of `LiveEngine.figures` and the card's names."""
     iterations_option: str | None = None
     """Option or key without which there are none."""
@@ -230,7 +230,7 @@ def fill_template(template: str, facts: Mapping[str, object]) -> str:
     return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
 
 
-def fill_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
+def fill_tree(tree: Any, scope: JsonObject) -> Any:
     """Fill the templates of a document; a single hole keeps its value's type."""
     if isinstance(tree, dict):
         return {name: fill_tree(value, scope) for name, value in tree.items()}
@@ -325,7 +325,7 @@ class EmulatedLaunch:
         return int(self.parsed.args["port"]) if self.asked.port is None else self.asked.port
 
     @cached_property
-    def scope(self) -> dict[str, Any]:
+    def scope(self) -> Json:
         """Return the card's names: effective knobs, model, hardware, parsed options, the server's,
         and its facts."""
         argv = command_of(self.asked.engine_command).argv

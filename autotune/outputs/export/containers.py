@@ -155,7 +155,7 @@ def _compose_services(container: Container) -> tuple[Json, Json]:
 def _docker_options(container: Container) -> Json:
     """Return the service keys that correspond to the options of ``docker run``."""
     card = docker_card()
-    keys = dict[str, Any]()
+    keys: Json = {}
     for option, *values in (*card.options, *card.devices[container.vendor]):
         match option, values:
             case (("--network" | "--gpus"), _):

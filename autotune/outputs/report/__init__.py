@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from autotune.base import frozen
+from autotune.base import by_key, frozen
 from autotune.tuner.search.equivalents import canonical_of
 from autotune.tuner.search.objective import scores_of
 from autotune.tuner.study.recommendation import Choice, Recommendation
@@ -57,12 +57,11 @@ class StudyRecord:
         launched = {one.configuration.fingerprint for one in trials}
         canonical = canonical_of(self.launches, launched, next(baselines, None))
         disturbed = self.disturbed_nodes
-        groups = dict[str, list[Launch]]()
-        for launch in self.launches:
-            if launch.result.node not in disturbed and launch.role in (roles or Role):
-                fingerprint = launch.fingerprint
-                groups.setdefault(canonical.get(fingerprint, fingerprint), []).append(launch)
-        return groups
+        return by_key(
+            (canonical.get(launch.fingerprint, launch.fingerprint), launch)
+            for launch in self.launches
+            if launch.result.node not in disturbed and launch.role in (roles or Role)
+        )
 
     def deciding(self, group: Sequence[Launch]) -> list[Launch]:
         """Return the launches of one configuration that count: those of the finals, and all of the

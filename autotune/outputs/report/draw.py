@@ -8,7 +8,6 @@ import re
 import warnings
 from io import StringIO
 from string import Template
-from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import matplotlib as mpl
@@ -18,13 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from autotune.base import beside
+from autotune.base import Json, beside
 
 from .pictures import DARK, LIGHT, PIXELS, Panel, Picture, Point
 from .text import printable
 
 _STYLE = yaml.safe_load(Template(beside(__file__, "draw.yaml")).substitute(LIGHT))
-_Style = dict[str, Any]
 _INCH = 96
 _MANY = 100
 _WATERMARK = "watermark"
@@ -106,7 +104,7 @@ def _panel(axes: Axes, panel: Panel, first: int) -> None:
     for place in panel.bands:
         axes.axvspan(place - 0.5, place + 0.5, color=LIGHT["band"], linewidth=0)
     for line in panel.lines:
-        style: _Style = {"color": LIGHT[line.look], "linewidth": 1.2, "zorder": 2}
+        style: Json = {"color": LIGHT[line.look], "linewidth": 1.2, "zorder": 2}
         style["linestyle"] = "--" if line.dashed else "-"
         if len(line.ys) == 1 and not line.xs:
             axes.axhline(line.ys[0], **style)

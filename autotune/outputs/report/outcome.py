@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
-from autotune.base import BadInput, Evidence, redact
+from autotune.base import BadInput, Evidence, by_key, redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import COSTS, INVALID, curve_of, is_valid_row, shown_in, title_of
 from autotune.load.workloads import load_workload
@@ -591,10 +591,11 @@ def limits(study: StudyRecord) -> list[str]:
         points.append(
             "The recommended configuration was launched only once: its figure has no interval."
         )
-    remarked: dict[str, list[str]] = {}
-    for launch in study.launches:
-        for remark in launch.result.remarks:
-            remarked.setdefault(remark, []).append(str(launch.number))
+    remarked = by_key(
+        (remark, str(launch.number))
+        for launch in study.launches
+        for remark in launch.result.remarks
+    )
     points += [f"{remark} (launches {', '.join(of)})." for remark, of in remarked.items()]
     return ["\n".join(f"- {point}" for point in points)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.base import BadInput, Evidence, Interval
+from autotune.base import BadInput, Evidence, Interval, by_key
 from autotune.engines import FailureKind
 from autotune.load.capacity.goal import carried, shape_carried
 from autotune.load.metrics import readable
@@ -21,7 +21,7 @@ from autotune.tuner.study.recommendation import (
     Regression,
     Verdict,
 )
-from autotune.tuner.trial import Side, named
+from autotune.tuner.trial import named
 
 from . import text
 
@@ -662,9 +662,7 @@ def crossing(outcome: Recommendation) -> str:
     points = [point for point in curves.points if point.gain_percent is not None] if curves else []
     if not curves or not points:
         return ""
-    faster: dict[Side | None, list[str]] = {}
-    for point in points:
-        faster.setdefault(point.faster, []).append(str(point.concurrency))
+    faster = by_key((point.faster, str(point.concurrency)) for point in points)
     open_ = ""
     if None in faster:
         open_ = f"At {_enumerate(faster.pop(None))} in flight the two are indistinguishable"

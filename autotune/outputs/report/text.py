@@ -10,6 +10,7 @@ import yaml
 
 from autotune.base import beside, frozen
 from autotune.engines import Scalar
+from autotune.engines.command import plain
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import title_of
 
@@ -136,9 +137,7 @@ def measure(metric: str, value: float) -> str:
 
 def scalar(value: Scalar) -> str:
     """Format a knob's value; None is the engine's choice."""
-    if value is None:
-        return "engine decides"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "engine decides" if value is None else plain(value)
 
 
 _SHORT: Mapping[str, str] = yaml.safe_load(beside(__file__, "short_names.yaml"))

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autotune.base import BadInput, Evidence, Notify, Watch, frozen, silent
+from autotune.base import BadInput, Evidence, JsonObject, Notify, Watch, frozen, silent
 from autotune.engines import (
     Candidate,
     CandidateSet,
@@ -223,7 +223,7 @@ class Backend(ABC):
 
     # The question: from options to a specification.
 
-    def own_defaults(self, workloads: Sequence[str] = ()) -> Mapping[str, Any]:
+    def own_defaults(self, workloads: Sequence[str] = ()) -> JsonObject:
         """Return this backend's own defaults of options, where they differ from those of `run`."""
         return {}
 

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from random import randrange
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import yaml
 
@@ -22,6 +22,7 @@ from autotune.base import (
     CannotGoOn,
     ClientFailed,
     Evidence,
+    JsonObject,
     Notify,
     Stage,
     Watch,
@@ -41,11 +42,11 @@ from autotune.engines import (
     FailureKind,
     HardwareCard,
     Library,
-    Scalar,
     engine,
     gpus_of,
     split_command,
 )
+from autotune.engines.command import plain
 from autotune.engines.context import effective
 from autotune.engines.entry import is_version
 from autotune.engines.installed import engine_of, why_missing, with_installed_program
@@ -617,7 +618,7 @@ class External(ServerBackend):
         """Return whether the load is the server's own traffic: then nothing is sent to it."""
         return f"live:{self.url}" in workloads
 
-    def own_defaults(self, workloads: Sequence[str] = ()) -> Mapping[str, Any]:
+    def own_defaults(self, workloads: Sequence[str] = ()) -> JsonObject:
         if self.watches(workloads):
             return {"launches": 1, "baseline": f"live:{self.url}"}
         # The server may keep the prompts of an earlier study in its cache.
@@ -733,13 +734,13 @@ class External(ServerBackend):
         for name in reported_knobs:
             wanted = expected.knobs[name]
             value = ran.knobs[name]
-            setting = f"{name} {_word(value)}"
+            setting = f"{name} {plain(value)}"
             if value == wanted:
                 continue
             if wanted in (None, "auto"):
                 left_to_engine.append(setting)
             else:
-                others.append(f"{setting} (not {_word(wanted)})")
+                others.append(f"{setting} (not {plain(wanted)})")
         sentence = f"the {len(reported_knobs)} settings that it reports are {usual}"
         if others:
             sentence = f"its settings are not {usual}: {', '.join(others)}"
@@ -762,7 +763,3 @@ class External(ServerBackend):
             (spec.model.id, *spec.model.aliases),
             read_secret(spec.api_key_env, spec.api_key_file, "--api-key"),
         )
-
-
-def _word(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

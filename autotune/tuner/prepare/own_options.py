@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from autotune.base import BadInput, silent
+from autotune.base import BadInput, frozen, silent
 from autotune.engines import (
     Command,
     Configuration,
@@ -46,7 +46,7 @@ from ..study.loads import context_of
 from ..study.spec import StudySpec, is_local
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnOptions:
     """Options that the user's command sets and no knob reads; without a command, none.
 

@@ -21,9 +21,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, frozen
+from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, by_key, frozen
 from autotune.base.csv_table import csv_table
 from autotune.engines import Command, Configuration, Failure, FailureKind, Library, Scalar
+from autotune.engines.command import plain
 from autotune.load.metrics.table import METRICS, Metrics
 from autotune.load.metrics.tools import LOAD, role_of, tool_of
 from autotune.servers.logs import LogPatterns, failure_in, patterns_of
@@ -121,10 +122,7 @@ class Table:
     @cached_property
     def repeats(self) -> dict[Hashable, list[Row]]:
         """Group the rows by configuration, in the order of the file."""
-        rows: dict[Hashable, list[Row]] = {}
-        for row in self.rows:
-            rows.setdefault(self.key(row.configuration), []).append(row)
-        return rows
+        return by_key((self.key(row.configuration), row) for row in self.rows)
 
     @cached_property
     def configurations(self) -> list[Configuration]:
@@ -212,9 +210,7 @@ def comparable(values: Iterable[Scalar]) -> bool:
 
 def cell_text(value: Scalar) -> str:
     """Format a value as in a cell; ``empty`` for None."""
-    if value is None:
-        return "empty"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "empty" if value is None else plain(value)
 
 
 def same_value(one: Scalar, other: Scalar) -> bool:
@@ -362,7 +358,7 @@ def _values(name: str, column: Sequence[str]) -> list[Scalar]:
         return [cell or None for cell in column]
     parsed = {cell: parse_value(cell) for cell in set(column)}
     if not comparable(parsed.values()):
-        parsed = {cell: str(v).lower() if isinstance(v, bool) else v for cell, v in parsed.items()}
+        parsed = {cell: plain(v) if isinstance(v, bool) else v for cell, v in parsed.items()}
     return [parsed[cell] for cell in column]
 
 

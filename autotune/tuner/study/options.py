@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.base import JsonObject, frozen
 from autotune.base.files import beside
-from autotune.engines.command import referenced
+from autotune.engines.command import plain, referenced
 from autotune.engines.entry import parse_yaml
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def typed_word(value: object) -> str:
     """Format a value as typed: a number in its shortest form."""
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "" if value is None else plain(value)
 
 
 def command_line(spec: StudySpec, unused: Sequence[str] = ()) -> str:
@@ -161,8 +161,8 @@ def command_line(spec: StudySpec, unused: Sequence[str] = ()) -> str:
     Args:
         unused: options that mean nothing where it runs, see `Backend.unused_options`.
     """
-    plain = {n: value for n, value in (spec.inherited or {}).items() if not referenced(value)}
-    words = [f"{name}={shlex.quote(value)}" for name, value in plain.items()]
+    inherited = {n: value for n, value in (spec.inherited or {}).items() if not referenced(value)}
+    words = [f"{name}={shlex.quote(value)}" for name, value in inherited.items()]
     words.append(
         "autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"
     )

@@ -623,7 +623,7 @@ class Exclusion(_Value):
     reason: str
 
 
-class Recommendation(_Value, Evidenced):
+class Recommendation(Explanation, Evidenced):
     """The result of a study. ``recommended`` is None if no configuration is feasible.
 
     Attributes:
@@ -672,13 +672,6 @@ class Recommendation(_Value, Evidenced):
     regressions: list[Regression] = []
     accuracy: AccuracyComparison | None = None
     workloads: dict[str, WorkloadComparison]
-    contributions: list[Contribution]
-    inert: list[NoEffect] = []
-    regret: Regret | None = None
-    search_gain_percent: float | None = None
-    search_gain_ci95: Interval | None = None
-    learned: list[LearnedFigure] = []
-    not_tried: list[NotTried] = []
     matrix: list[MatrixRow] = []
     front: list[FrontPoint] = []
     launches: int
@@ -725,13 +718,13 @@ class Recommendation(_Value, Evidenced):
         rows = self.model_dump(mode="json", by_alias=True)
         hardware = {"name": rows.pop("hardware"), "gpus": rows.pop("gpus")}
         chosen = rows.pop("recommended") or dict.fromkeys(Choice.model_fields)
-        contributions = rows.pop("contributions")
+        reasons = {name: rows.pop(name) for name in Explanation.model_fields}
         return {
             "schema": SCHEMA,
             **rows,
             "hardware": hardware,
             **chosen,
-            "contributions": contributions,
+            **reasons,
             "holds_on_a_node": self.holds_on_a_node,
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from autotune.base import Evidence, Interval
+from autotune.base import Evidence, Interval, by_key
 
 from ..trial import Launch
 from .spec import node_of_place
@@ -46,11 +46,13 @@ def node_s(launches: Sequence[Launch]) -> float:
     # Ignore the hosts that rows name where no trial was bound to a node.
     several = any(launch.trial.node for launch in launches)
     begins = start_times(launches, several)
-    ran: dict[str, list[Interval]] = {}
-    for launch in launches:
-        begin = begins[launch.number]
-        node = node_of_place(launch.result.node) if several else ""
-        ran.setdefault(node, []).append((begin, begin + launch.result.seconds))
+    ran = by_key(
+        (
+            node_of_place(launch.result.node) if several else "",
+            (begins[launch.number], begins[launch.number] + launch.result.seconds),
+        )
+        for launch in launches
+    )
     return sum(map(covered_s, ran.values()))
 
 

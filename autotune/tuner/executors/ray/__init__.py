@@ -36,7 +36,7 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.util.queue import Empty, Queue
 
-from autotune.base import AutotuneError, CannotGoOn, Stage, frozen, silent
+from autotune.base import AutotuneError, CannotGoOn, Json, Stage, frozen, silent
 from autotune.base.notify import on_node
 from autotune.engines import gpus_of
 
@@ -232,7 +232,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the study is the state."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         # Ray Tune pickles its searcher to restore from, which is never done.
         return {}
 
@@ -273,9 +273,7 @@ class TuneThread:
             self.error = error
 
 
-def run_trial(
-    config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder: str
-) -> dict[str, int]:
+def run_trial(config: Json, setup: EvaluationSetup, queue: Any, folder: str) -> dict[str, int]:
     """Evaluate the trial of ``{"task": Task}``, and put its result and files into the tuner's
     queue.
 

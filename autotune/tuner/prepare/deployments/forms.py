@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from autotune.base import BadInput, MalformedFile, frozen
+from autotune.engines.command import plain
 from autotune.engines.entry import LOADER, Entry, spaces_root
 from autotune.engines.library import load
 from autotune.engines.registry import settings_in_front
@@ -247,11 +248,7 @@ def _settings(one: Any) -> dict[str, str]:
     """Return the variables of a service; one without a value comes from elsewhere."""
     rows = one.get("environment") or {}
     pairs: Any = rows.items() if isinstance(rows, dict) else map(_pair, rows)
-    return {name: f"${{{name}}}" if value is None else _plain(value) for name, value in pairs}
-
-
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {name: f"${{{name}}}" if value is None else plain(value) for name, value in pairs}
 
 
 def _pair(setting: object) -> tuple[str, str | None]:
@@ -260,7 +257,7 @@ def _pair(setting: object) -> tuple[str, str | None]:
 
 
 def _words(given: Any) -> list[str] | None:
-    return shlex.split(given) if isinstance(given, str) else given and list(map(_plain, given))
+    return shlex.split(given) if isinstance(given, str) else given and list(map(plain, given))
 
 
 def _assigned(path: Path) -> dict[str, str]:
