@@ -119,7 +119,12 @@ def _tune(
                 study.stop_reason,
                 explanation,
                 prepared.kept,
-            ).model_copy(update={"regressions": home.regressions(spec.study)})
+            ).model_copy(
+                update={
+                    "regressions": home.regressions(spec.study),
+                    "not_searched": prepared.not_searched,
+                }
+            )
             if prepared.backend.foreign and spec.baseline and not spec.verifies:
                 progress.phase("simulating what its configuration could carry")
                 try:

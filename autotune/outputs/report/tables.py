@@ -37,7 +37,7 @@ def engines(study: StudyRecord) -> list[str]:
         )
     excluded = [
         f"- **{text.escape(one.engine)}**: {text.escape(one.reason)}"
-        for one in study.recommendation.excluded
+        for one in (*study.recommendation.excluded, *study.recommendation.not_searched)
     ]
     parts = [text.table(rows, " rr") or "No launch meets the limits."]
     return [*parts, "Not searched:", "\n".join(excluded)] if excluded else parts

@@ -48,7 +48,7 @@ from autotune.engines.installed import engine_of
 from autotune.engines.kept import Kept
 from autotune.engines.options import Loading, loading
 from autotune.engines.promises import UNASKED, GivenUp, promises_of
-from autotune.engines.schema import Values, name_of
+from autotune.engines.schema import Values, holding, name_of
 from autotune.engines.space import CONTRADICTS, NOTHING, PassedThrough, passed_through
 from autotune.node.unread import with_unread, with_unread_settings
 from autotune.servers.command import resolve_references
@@ -127,6 +127,17 @@ class Prepared:
         if self.write is not None:
             return dict(Counter(one.configuration.engine for one in self.candidates.items))
         return {name: len(space.space.configurations) for name, space in self.spaces.items()}
+
+    @property
+    def not_searched(self) -> list[Exclusion]:
+        """List the ways to serve that no candidate has, with the reasons."""
+        return [
+            Exclusion(engine=name, reason=f"{one.what}, as {one.reason} ({one.source})")
+            for name, space in self.spaces.items()
+            for one in holding(
+                space.card.not_searched, space.context.scope({}), space.context.version
+            )
+        ]
 
     def first_of_each_engine(self) -> list[Candidate]:
         """Return the first candidate of every engine."""

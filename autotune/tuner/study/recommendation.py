@@ -678,6 +678,7 @@ class Recommendation(Explanation, Evidenced):
     trials: int
     failures: dict[str, int]
     excluded: list[Exclusion]
+    not_searched: list[Exclusion] = []
     resolutions: list[Resolution] = []
     nodes: list[NodeShare] = []
     nearest_miss: NearestMiss | None = None
