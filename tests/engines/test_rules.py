@@ -42,6 +42,29 @@ SINKS = "rocm-attention-sink"
 
 FAILS = [
     # command, version, model, node, the rule
+    *(
+        (f"{SGLANG} {asked}", version, V32, "h200", rule)
+        for asked, version, rule in (
+            (
+                "--schedule-policy shortest-prefill-first --disable-radix-cache",
+                NEW,
+                "shortest-prefill-without-a-cache",
+            ),
+            ("--enable-mixed-chunk --pp-size 2", "0.5.9", "pipeline-with-mixed-chunk"),
+            (
+                "--enable-mixed-chunk --dsa-prefill-backend flashmla_sparse_q8",
+                NEW,
+                "mixed-chunk-with-q8",
+            ),
+        )
+    ),
+    (
+        "vllm serve deepseek-ai/DeepSeek-V4-Flash -tp 4 --monokernel",
+        NEWV,
+        "deepseek-ai/DeepSeek-V4-Flash",
+        "mi355x",
+        "monokernel-elsewhere",
+    ),
     (
         f"{SGLANG_R1} --dcp-size 8 {HOST_CACHE} {DRAFTED}",
         "0.5.23",
@@ -317,6 +340,27 @@ def test_a_context_below_the_workload_fails_only_where_the_workload_is_longer(co
     newest = engine("vllm" if "vllm" in command else "sglang").card.newest
     assert failing_rules(command, newest, longest_request=16384) == []
     assert failing_rules(command, newest, longest_request=16385) == ["context-below-workload"]
+
+
+@pytest.mark.parametrize(
+    ("command", "version", "knob", "value"),
+    [
+        (f"{SGLANG} --schedule-policy lpm --disable-radix-cache", NEW, "schedule_policy", "fcfs"),
+        (f"{SGLANG} --schedule-policy lpm", NEW, "schedule_policy", "lpm"),
+        (f"{SGLANG} --enable-mixed-chunk {DRAFTED}", OLD, "enable_mixed_chunk", False),
+        (f"{SGLANG} --enable-mixed-chunk {DRAFTED}", NEW, "enable_mixed_chunk", True),
+        (
+            f"VLLM_USE_RUST_FRONTEND=1 {VLLM} --api-server-count 4",
+            NEWV,
+            "api_server_count",
+            None,
+        ),
+    ],
+)
+def test_an_engine_changes_a_setting_of_its_host(
+    command: str, version: str, knob: str, value: Scalar
+) -> None:
+    assert made(command, version)[knob] == value
 
 
 def made(command: str, version: str, model: str = V32) -> dict[str, object]:
