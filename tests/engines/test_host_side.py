@@ -17,6 +17,7 @@ TRIED = {
         "tokenizer_worker_num": (1, 4, 8),
         "detokenizer_worker_num": (1, 2, 4),
         "batch_notify_size": (16, 128),
+        "rust_frontend": (False, True),
     },
     "tensorrt_llm": {"num_postprocess_workers": (0, 4)},
 }
