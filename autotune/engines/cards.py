@@ -545,6 +545,11 @@ class ModelCard(Entry):
     engines: dict[str, EngineExtras] = {}
     source: str
 
+    @property
+    def names(self) -> list[str]:
+        """Its id, and its aliases after it."""
+        return [self.id, *self.aliases]
+
     def check_predicted(self) -> None:
         """Raise `BadInput` for a model that the simulated node does not know."""
         if self.unpredicted:

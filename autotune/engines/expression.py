@@ -203,7 +203,10 @@ def fill(template: str, scope: Scope) -> str:
 
 
 def fill_value(template: Any, scope: Scope) -> Any:
-    """Fill in a template as `fill` does; a single hole keeps its value's type."""
+    """Fill in a template, or the templates of a document, as `fill` does; a single hole keeps its
+    value's type."""
+    if isinstance(template, dict):
+        return {name: fill_value(value, scope) for name, value in template.items()}
     if not isinstance(template, str):
         return template
     whole = _HOLE.fullmatch(template)

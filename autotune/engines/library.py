@@ -374,7 +374,7 @@ class Library:
 
     def _model_by_name(self, name: str) -> ModelCard | None:
         cards = self.models.values()
-        return next((c for c in cards if name.lower() in map(str.lower, (c.id, *c.aliases))), None)
+        return next((c for c in cards if name.lower() in map(str.lower, c.names)), None)
 
     def node(self, name: str) -> HardwareCard:
         """Find a node's card by name or alias, with or without a count of GPUs (``4xl40s``), or

@@ -78,9 +78,14 @@ class Server(ABC):
         success."""
         return wait_all([self], timeouts)
 
+    @property
+    def target(self) -> Target:
+        """Where requests are sent to, and with which key."""
+        return Target.parse(self.url, self.api_key)
+
     def client(self) -> httpx.Client:
         """Make a client of this server."""
-        return http_client(httpx.Client, Target.parse(self.url, self.api_key), _ANSWER_S)
+        return http_client(httpx.Client, self.target, _ANSWER_S)
 
     def look(self, client: httpx.Client, clock: Clock) -> Failure | None:
         """Check whether it is ready, and set `generated`; returns why it never will be."""

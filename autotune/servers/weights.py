@@ -93,7 +93,7 @@ def _missing_of(
         return ""
     fetch = [_downloader(installed), "download"]
     if path.is_dir():
-        ids = [name for name in (model.id, *model.aliases) if MODEL_ID.fullmatch(name)]
+        ids = [name for name in model.names if MODEL_ID.fullmatch(name)]
         named = next((name for name in ids if not Path(name).exists()), "")
         return _describe_missing([path], path, model, named, [*fetch, named, f"--local-dir={path}"])
     if path.exists() or not MODEL_ID.fullmatch(model_name) or (place and contained):

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from autotune.base import BadInput, Json, JsonObject, UnknownName, frozen
 from autotune.engines.entry import first_for
-from autotune.engines.expression import evaluate
+from autotune.engines.expression import evaluate, fill_value
 
 from .engine import LiveEngine
 from .http import (
@@ -34,11 +34,7 @@ from .http import (
     read_request,
     text_tokens,
 )
-from .launch import (
-    EmulatedLaunch,
-    ResetAnswer,
-    fill_tree,
-)
+from .launch import EmulatedLaunch, ResetAnswer
 from .page import MetricsPage
 
 WORDS = (
@@ -493,7 +489,7 @@ class EngineApi:
             "object": "model",
             "created": int(time()),
             "owned_by": self.dialect.owner,
-            **fill_tree(self.dialect.model, self._launch.scope),
+            **fill_value(self.dialect.model, self._launch.scope),
         }
         models = [{"id": name, **about} for name in self._launch.models]
         exchange.respond_json({"object": "list", "data": models})
@@ -507,7 +503,7 @@ class EngineApi:
         api, figures = self.dialect, self.engine.figures()
         told = self._launch.parsed.has(api.iterations_option) and figures["prompt_tokens"]
         scope = {**self._launch.scope, **figures}
-        exchange.respond_json([fill_tree(api.iterations, scope)] if told else [])
+        exchange.respond_json([fill_value(api.iterations, scope)] if told else [])
 
     def _reset(self, exchange: HttpExchange) -> None:
         answer = first_for(self.dialect.reset, self._launch.parsed.version) or ResetAnswer()
@@ -553,7 +549,7 @@ def resolved_arguments(launch: EmulatedLaunch) -> Json:
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}
     knobs = dict(launch.resolved.effective.knobs)
-    arguments = fill_tree(api.arguments, launch.scope)
+    arguments = fill_value(api.arguments, launch.scope)
     return {**options, **arguments, "version": launch.parsed.version, "effective_knobs": knobs}
 
 

@@ -14,11 +14,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from autotune.base import BadInput, Json, JsonObject, RefusedCommand, UnknownName
+from autotune.base import BadInput, Json, RefusedCommand, UnknownName
 from autotune.engines import (
     Context,
     Entry,
@@ -230,13 +230,6 @@ def fill_template(template: str, facts: Mapping[str, object]) -> str:
     return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
 
 
-def fill_tree(tree: Any, scope: JsonObject) -> Any:
-    """Fill the templates of a document; a single hole keeps its value's type."""
-    if isinstance(tree, dict):
-        return {name: fill_tree(value, scope) for name, value in tree.items()}
-    return fill_value(tree, scope)
-
-
 @dataclass(frozen=True)
 class Emulation:
     """Settings of ``autotune emulate``, with names looked up; None means as in the command line and
@@ -287,7 +280,7 @@ class EmulatedLaunch:
         if failure is not None:
             return failure
         for refused in holding(self.card.refuses, self.scope, self.parsed.version):
-            return Failure(refused.kind, refused.reason, fill_tree(refused.log, self.scope))
+            return Failure(refused.kind, refused.reason, fill_value(refused.log, self.scope))
         return None
 
     def crash(self, message: str, kind: str) -> Crash:

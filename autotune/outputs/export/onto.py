@@ -38,7 +38,7 @@ class Onto:
             raise BadInput(f"--onto {typed}: not a file of a deployment (.sh, .yaml)")
         self.deployment = there
         card, version = there.kind.card, there.version
-        known = there.model[0] in "/." or there.model in (spec.model.id, *spec.model.aliases)
+        known = there.model[0] in "/." or there.model in spec.model.names
         if (card.engine, version or choice.engine_version, known) != (
             choice.engine,
             choice.engine_version,

@@ -22,7 +22,6 @@ from autotune.engines.layers import cached_type
 from autotune.engines.promises import admitted
 from autotune.engines.report_back import compare, parse_reported, settings
 from autotune.engines.serving import ResolvedSource
-from autotune.load.client.target import Target
 from autotune.load.server_client import ServerClient
 from autotune.servers.logs import read_head, remarks_in
 from autotune.servers.server import Server
@@ -75,7 +74,7 @@ def reported_by(
     """Return what a ready server and its log report; of the sources of one name the first that
     reports something."""
     reported = {}
-    with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
+    with ServerClient(server.target, ANSWER_S) as client:
         document_at = cache(client.get_json)
         for source in card.resolved:
             if source.name in reported or not source.is_for(version):

@@ -735,10 +735,10 @@ def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines)
 
 def _check_same(options: RunOptions, taken: StudySpec, library: Library) -> None:
     """Raise `BadInput` if the named model, hardware or GPUs differ from the bundle's."""
-    names = {taken.model.id.lower(), *(alias.lower() for alias in taken.model.aliases)}
+    names = set(map(str.lower, taken.model.names))
     if options.model and options.model.lower() not in names:
         model = library.model(options.model_id or options.model)
-        if names.isdisjoint({model.id.lower(), *(alias.lower() for alias in model.aliases)}):
+        if names.isdisjoint(map(str.lower, model.names)):
             raise BadInput(
                 f"--model {options.model}: the bundle is of {taken.model.id}; remove the option"
             )

@@ -321,8 +321,7 @@ class ServerEvaluator:
         times_s: dict[str, float],
     ) -> Measurement:
         """Send a load; raises `ClientFailed`."""
-        target = Target.parse(server.url, server.api_key)
-        with measured(times_s, "load"), ServerClient(target) as client:
+        with measured(times_s, "load"), ServerClient(server.target) as client:
             options = LoadOptions(
                 api_key=server.api_key,
                 vocabulary=self.spec.model.architecture.vocab_size,
@@ -355,8 +354,7 @@ class ServerEvaluator:
         try:
             check = check_of_study(self.spec)
             assert check is not None
-            target = Target.parse(server.url, server.api_key)
-            return replace(complete, answers=timed(check, target, server.model))
+            return replace(complete, answers=timed(check, server.target, server.model))
         except NoAnswers as error:
             return self._refused(server, f"check of answers: {error}")
         except BadInput as error:
@@ -713,7 +711,7 @@ class External(ServerBackend):
         renamed = server.model != spec.model.id
         notes = [f"{self.url} serves {spec.model.id} as {server.model}"] if renamed else []
         if not self.watches(spec.workloads):
-            with ServerClient(Target.parse(server.url, server.api_key)) as client:
+            with ServerClient(server.target) as client:
                 _, refused = client.asked(server.model)
             notes += [f"{self.url}: requests are {sentence}" for sentence in refused.sentences()]
         sources = {
@@ -760,6 +758,6 @@ class External(ServerBackend):
     def _connect(self, spec: StudySpec) -> ExternalServer:
         return connect(
             self.url,
-            (spec.model.id, *spec.model.aliases),
+            spec.model.names,
             read_secret(spec.api_key_env, spec.api_key_file, "--api-key"),
         )

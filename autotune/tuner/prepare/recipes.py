@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -29,7 +28,7 @@ from autotune.engines import (
 )
 from autotune.engines.command import on_all_gpus
 from autotune.engines.context import broken_rules, effective
-from autotune.engines.expression import Scope, evaluate, fill, fill_value, names
+from autotune.engines.expression import evaluate, fill, fill_value, names
 from autotune.engines.installed import find, named_binaries
 from autotune.engines.library import line_of, load
 from autotune.engines.rewrite import translate
@@ -62,17 +61,11 @@ def published(kind: Engine, recipe: Recipe, context: Context) -> Command:
     command = command_of([word if '"' in word else fill(word, scope) for word in words])
     files = {}
     if recipe.config:
-        text = yaml.safe_dump(_filled(recipe.config, scope), sort_keys=False)
+        text = yaml.safe_dump(fill_value(recipe.config, scope), sort_keys=False)
         files = {kind.card.config_file: text}
     command, _ = translate(kind, replace(command, files=files), context.version)
     knobs = kind.knobs(kind.parse(command, context.version), context).knobs
     return on_all_gpus(command, knobs, context.gpus, context.hardware.vendor)
-
-
-def _filled(value: Any, scope: Scope) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _filled(below, scope) for key, below in value.items()}
-    return fill_value(value, scope)
 
 
 def read_recipe(kind: Engine, recipe: Recipe, context: Context) -> Configuration:

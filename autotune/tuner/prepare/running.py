@@ -37,7 +37,7 @@ def with_running(
     from ..backends.read_back import reported_by
 
     key = read_secret(options.api_key_env, options.api_key_file, "--api-key")
-    server = connect(url, (context.model.id, *context.model.aliases), key)
+    server = connect(url, context.model.names, key)
     try:
         kind = engine(server.owner, library)
         versions = filter(is_version, (server.version, *reversed(kind.card.versions)))
