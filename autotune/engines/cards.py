@@ -536,6 +536,8 @@ class ModelCard(Entry):
     """Name that rules refer to, e.g. ``deepseek_v3``."""
     architectures: list[str] = []
     """The classes that its config.json names."""
+    drafts: list[str] = []
+    """Checkpoints that may draft for it in a study, as ``NAME=WORD``: how their class drafts."""
     architecture: Architecture
     unpredicted: str = ""
     """Why its memory and its speed are unknown; its figures are then those of a plain decoder."""

@@ -15,8 +15,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import groupby, pairwise
-from operator import itemgetter
+from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
@@ -58,7 +57,7 @@ from .study.recommendation import (
     WorkloadComparison,
 )
 from .study.spec import PredictedCommand, StudySpec
-from .trial import DRAFTED, Launch, Role
+from .trial import Launch, Role
 
 
 def compare(
@@ -593,33 +592,34 @@ class StudyFigures:
     def drafts_by_load(self) -> list[DraftedAtLoad]:
         """Return the numbers of drafted tokens without figures over the loads, then which number is
         the best at which load."""
-        winner = self._judgement.winner
-        if winner is None:
+        winner, curves, history = self._judgement.winner, self.curves(), self.history
+        if winner is None or curves is None:
             return []
-        near = drafts.others(self.history, winner)
-        spread, launches = self._judgement.spread, self.measured(winner)
-        best = dict[int, tuple[float, int, Interval | None]]()
-        rows = []
-        for number, position in near.items():
-            curves = compare(self.spec, spread, launches, self.measured(position))
-            points = [one for one in curves.points if one.ci95] if curves else []
-            for one in points:
-                usual = best.setdefault(one.concurrency, (0.0, winner, None))
-                if one.faster == "recommended" and self.history.feasible(position):
-                    faster = one.gain_percent or 0.0, position, one.ci95
-                    best[one.concurrency] = max(usual, faster, key=itemgetter(0))
-            if not points:
-                rows.append(DraftedAtLoad(speculative_tokens=number))
-        for position, loads in groupby(sorted(best.items()), key=lambda one: one[1][1]):
-            load, (gain, _, ci95) = list(loads)[-1]
-            chosen = self.choice(position)
+        near = drafts.others(history, winner)
+        logs = {
+            p: _scores_by_load(self.spec, self.measured(p), curves.metric)
+            for p in (winner, *filter(history.feasible, near))
+        }
+        rows = [
+            DraftedAtLoad(speculative_tokens=drafts.drafted(history, p))
+            for p in near
+            if not logs.get(p)
+        ]
+        for load, own in sorted(logs[winner].items() if len(rows) < len(near) else ()):
+            leads = {p: mean(at[load]) - mean(own) for p, at in logs.items() if load in at}
+            best = max(leads, key=leads.__getitem__)
+            half = half_width(self._judgement.spread, (len(own), len(logs[best][load])))
+            best = winner if leads[best] <= half else best
+            ends = percent(leads[best] - half), percent(leads[best] + half)
             row = DraftedAtLoad(
-                speculative_tokens=int(chosen.config[DRAFTED] or 0),
+                speculative_tokens=drafts.drafted(history, best),
                 up_to_concurrency=load,
-                gain_percent=gain,
-                ci95=ci95,
-                command=chosen.command,
+                gain_percent=percent(leads[best]),
+                ci95=None if best == winner else ends,
+                command=self.choice(best).command,
             )
+            if rows and rows[-1].command == row.command:
+                rows.pop()
             rows.append(row)
         return rows
 

@@ -87,7 +87,7 @@ REFUSED = [
     ),
     (f"{VLLM} --max-num-seqs many", "0.32", "argument --max-num-seqs: invalid int value: 'many'"),
     (f"{VLLM} --compilation-config nonsense", "0.32", "argument --compilation-config.*not JSON"),
-    (f"{VLLM} --speculative-config 5", "0.32", "speculative_tokens is malformed"),
+    (f"{VLLM} --speculative-config 5", "0.32", "draft_model is malformed"),
     (f"{VLLM} --speculative-config.num_speculative_tokens", "0.32", "expected one argument"),
     (
         f"{VLLM} --max-num-s 4",

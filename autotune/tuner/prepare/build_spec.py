@@ -47,7 +47,7 @@ from ..study.loads import context_of, with_loads
 from ..study.options import RunOptions
 from ..study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
 from .deployed import Deployed, with_deployment
-from .names import engine_and_version, find_model, knob_named
+from .names import drafts_told, engine_and_version, find_model, knob_named
 from .recipes import with_recipe
 from .running import with_running
 from .variables import in_front, typed_variables, with_inherited
@@ -228,7 +228,8 @@ def _served(
         passed[card.engine] = in_front(passed.get(card.engine, ""), card, variables, library)
     binaries = named_binaries(options.engine_bins, library)
     versions |= {name: version for name, (version, _) in images.items()}
-    pins, pin_notes = _pins(options.pins, [engine(name, library) for name in names], library)
+    values, pin_notes = _set_values(options.pins, [engine(n, library) for n in names], library)
+    told = drafts_told(values.get("draft_model", ()), library)
     typed = (options.baseline, passed)
     chosen = choose(names, typed, binaries, backend.elsewhere, library, notify, versions)
     notes += [*chosen.notes, *pin_notes]
@@ -241,7 +242,9 @@ def _served(
         baseline=chosen.baseline,
         recipe=recipe,
         baseline_files=files,
-        pins=pins,
+        pins={name: tried[0] for name, tried in values.items() if len(tried) == 1},
+        among=values,
+        model=spec.model.with_fields(drafts=told),
         engine_args=dict(chosen.engine_args),
         passed_files=passed_files,
         installed=dict(chosen.installed),
@@ -390,11 +393,11 @@ def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _pins(
+def _set_values(
     texts: Sequence[str], engines: Sequence[Engine], library: Library
-) -> tuple[dict[str, Scalar], list[str]]:
-    """Return the pinned knobs, and notes on those named by an engine's option."""
-    pins: dict[str, Scalar] = {}
+) -> tuple[dict[str, tuple[Scalar, ...]], list[str]]:
+    """Return the values of each knob to try, and notes on those named by an engine's option."""
+    found: dict[str, tuple[Scalar, ...]] = {}
     notes: list[str] = []
     for text in texts:
         typed, value = _split_setting(text, "--set", "knob=value, e.g. kv_cache_dtype=bfloat16")
@@ -402,18 +405,20 @@ def _pins(
         if name != typed:
             notes.append(f"--set {text} is read as {name}={value}, for every searched engine")
         try:
-            pins[name] = TypeAdapter(Scalar).validate_python(yaml.safe_load(value), strict=True)
+            parts = tuple(map(yaml.safe_load, value.split(",")))
+            found[name] = TypeAdapter(tuple[Scalar, ...]).validate_python(parts, strict=True)
         except (yaml.YAMLError, ValidationError) as error:
             raise BadInput(f"--set {text!r}: {value!r} is not a plain value") from error
-        reasons = {
-            kind.name: kind.card.knobs[name].refuses(pins[name])
-            for kind in engines
-            if name in kind.card.knobs
-        }
-        if pins[name] != AUTO and all(reasons.values()):
-            right = "; ".join(f"{owner}: {reason}" for owner, reason in reasons.items())
-            raise BadInput(f"--set {name}={pins[name]}: no engine takes this value. {right}")
-    return pins, notes
+        for one in found[name]:
+            reasons = {
+                kind.name: kind.card.knobs[name].refuses(one)
+                for kind in engines
+                if name in kind.card.knobs
+            }
+            if one != AUTO and all(reasons.values()):
+                right = "; ".join(f"{owner}: {reason}" for owner, reason in reasons.items())
+                raise BadInput(f"--set {name}={one}: no engine takes this value. {right}")
+    return found, notes
 
 
 def _engine_args(texts: Sequence[str], library: Library) -> tuple[dict[str, str], dict[str, str]]:

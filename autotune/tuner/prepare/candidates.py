@@ -324,6 +324,13 @@ def _engine_space(
         fixed = {**on_node, **fixed}
         values = {n: [Values(values=own)] for n, own in narrowed.search.items() if own}
         card = _searching(card, values)
+    asked = {
+        n: [Values(values=[v for v in spec.among[n] if not knob.refuses(v)])]
+        if n in spec.among
+        else knob.search
+        for n, knob in card.knobs.items()
+    }
+    card = _searching(card, asked)
     space = EngineSpace(kind, context, Enumeration(), pins, frozenset(chosen), passed)
     if backend_of(spec).predicted:
         space = with_unread(space, [space.effective({}), *_starts(space, library)])

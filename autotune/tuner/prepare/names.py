@@ -16,7 +16,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -172,6 +172,20 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
         _fetch(wanted, path.parent, (INDEX,))
         card = model_from_file(path)
     return card.with_fields(id=wanted, aliases=[])
+
+
+_DRAFTS = ("eagle3", "eagle", "dspark", "dflash", "assistant", "mtp")
+"""Words in the classes of drafts, by which their `draft_method` is known."""
+
+
+def drafts_told(names: Iterable[object], library: Library) -> list[str]:
+    """Return ``NAME=WORD`` for each draft whose config.json tells how it drafts."""
+    found = []
+    for name in map(str, filter(None, names)):
+        with suppress(BadInput):
+            told = " ".join(find_model(name, None, library).architectures).lower()
+            found += [f"{name}={word}" for word in _DRAFTS if word in told][:1]
+    return found
 
 
 def know_model(

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from ..study.timeline import covered_s
-from ..trial import DRAFTED
 from .history import History
 
 RESERVE = 12
@@ -22,7 +21,7 @@ NOISY = 0.1
 """Standard deviation of a launch before any repeat: that of noisy nodes."""
 EXPLAINED = 0.25
 """Share of the budget for the winner without each of its settings, where a study shall measure what
-they add."""
+they add, or with other numbers of drafted tokens."""
 DRIFT = 0.3
 """Drift of a node during a study, score units: a larger lead, luck excluded, needs no control."""
 SHARE = 0.4
@@ -94,12 +93,8 @@ def search_ends(history: History, budget: int) -> int:
     the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
     more = history.screening.reserve
-    if history.spec.explain == "measured":
+    if history.spec.explain == "measured" or history.spec.by_load:
         more += int(EXPLAINED * budget)
-    if history.spec.by_load:
-        more += (
-            2 * len({one.configuration.knobs.get(DRAFTED) for one in history.candidates.items}) - 2
-        )
     return before_finals(
         budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)) + more
     )

@@ -21,7 +21,7 @@ from autotune.load.capacity.goal import LoadGoal
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, Rent
 
-from ..trial import CommandRole, Role
+from ..trial import DRAFTED, CommandRole, Role
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -78,6 +78,8 @@ class StudySpec(_Value):
     Attributes:
         divided: the search sends the first half of a file's requests, and the finals the second.
         traffic: workloads that were read from servers' metrics, by their names among `workloads`.
+        pins, among: knob to the value that ``--set`` names, and to all that it names: several are
+            searched.
         weights: workload to its weight in the objective, a weighted geometric mean; empty: the
             first workload alone.
         goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to
@@ -134,6 +136,7 @@ class StudySpec(_Value):
     baseline_files: dict[str, str] = {}
     drop: tuple[str, ...] = ()
     pins: dict[str, Scalar] = {}
+    among: dict[str, tuple[Scalar, ...]] = {}
     min_context: int | None = Field(default=None, gt=0)
     allow: tuple[str, ...] = ()
     accuracy: str | None = None
@@ -270,7 +273,8 @@ class StudySpec(_Value):
     def by_load(self) -> bool:
         """Return whether the finals show which number of drafted tokens is the best at which
         load."""
-        return bool(self.ladder)
+        drafts = self.model.architecture.mtp_layers > 0 or "draft_model" in self.among
+        return drafts and bool(self.ladder) and DRAFTED not in self.pins
 
     def to_yaml(self) -> str:
         """Return the text of ``study.yaml``, with YAML's marks of start and end, which reveal a

@@ -7,8 +7,6 @@ candidate with the fewest other settings.
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 from ...trial import DRAFTED
 from ..history import History
 from .finals import finals_of
@@ -19,29 +17,32 @@ _MOST = 3
 a server drafts."""
 
 
-def others(history: History, position: int) -> dict[int, int]:
-    """Map each other number of drafted tokens to the candidate next to a configuration; none where
-    the finals have one load."""
+def drafted(history: History, position: int) -> int:
+    """Return the number of drafted tokens of a candidate."""
+    return int(history.configuration(position).knobs.get(DRAFTED) or 0)
+
+
+def others(history: History, position: int) -> list[int]:
+    """List the candidates next to a configuration with each other number of drafted tokens; none
+    where the finals have one load."""
     mine = history.configuration(position)
-    found: dict[int, int] = {}
     # One that has been launched so stays, where settings of the winner turn out idle.
-    for _, _, number, p in sorted(
-        (p == history.baseline or not finals_of(history, p), far, int(number), p)
+    rows = sorted(
+        (p == history.baseline or not finals_of(history, p), len(back), p)
         for p, item in enumerate(history.candidates.items if history.spec.by_load else ())
-        if (number := item.configuration.knobs.get(DRAFTED)) is not None
-        and item.configuration.engine == mine.engine
-        and number != mine.knobs.get(DRAFTED)
-        and (far := len(difference(mine, item.configuration))) <= _MOST
-    ):
-        found.setdefault(number, p)
-    return dict(sorted(found.items()))
+        if item.configuration.engine == mine.engine
+        and DRAFTED in (back := difference(mine, item.configuration))
+        and len(back) <= _MOST
+    )
+    return list({drafted(history, p): p for *_, p in reversed(rows)}.values())
 
 
 def next_other(history: History, winner: int, wanted: int) -> int | None:
     """Return the winner with another number of drafted tokens that lacks launches; None for none."""
     owed = [
-        (launches, p)
-        for p in others(history, winner).values()
-        if (launches := len(finals_of(history, p))) < wanted and may_stand_for(history, p, winner)
+        (len(finals_of(history, p)), p)
+        for p in others(history, winner)
+        if may_stand_for(history, p, winner)
     ]
-    return min(owed, key=itemgetter(0), default=(0, None))[1]
+    launches, position = min(owed, default=(wanted, None))
+    return position if launches < wanted else None
