@@ -24,6 +24,7 @@ PACKAGES = {
     "deep_ep": ("sgl-deep-ep", "0.1.2"),
     "flash_mla": ("sgl-flash-mla", "1.0.0"),
     "tilelang": ("tilelang", "0.1.9"),
+    "tokenspeed_mla": ("tokenspeed-mla", "2.0.3"),
 }
 """Import name to distribution and version: kernels for GPUs, and what cannot be installed beside
 CPU torch."""

@@ -24,7 +24,9 @@ VERSIONS = {"sglang": "0.5.23", "vllm": "0.33.0"}
 """The newest known ones: one entry of a new version, and the page is written anew."""
 BESIDE = ("triton", "orjson", "IPython", "traitlets", "gguf", "soundfile")
 """What SGLang imports and vLLM's CPU build does not need."""
-_COMPILED = (".so", ".cu", ".cuh", ".h", ".hpp")
+_COMPILED = (".so", ".cu", ".cuh", ".h", ".hpp", "/vllm-rs")
+_PROGRAM = Path("vllm", "vllm-rs")
+"""Compiled, and the arguments look whether it is there."""
 
 
 def make(folder: Path, index: str | None, others: Sequence[str]) -> None:
@@ -61,6 +63,8 @@ def unpack(wheel: Path, folder: Path) -> None:
         archive.extractall(
             folder, [name for name in archive.namelist() if not name.endswith(_COMPILED)]
         )
+        if _PROGRAM.as_posix() in archive.namelist():
+            (folder / _PROGRAM).touch(0o755)
 
 
 def main() -> int:

@@ -170,7 +170,11 @@ class Judge:
         """Another fingerprint of which the engine makes the same; its environment is part of what
         it runs."""
         written = self.engine.command(asked, self.context)
-        made = [_steady(reported["documents"]), dict(written.env), written.replicas]
+        made = [
+            _steady(reported.get("made", reported["documents"])),
+            dict(written.env),
+            written.replicas,
+        ]
         other = self.seen.setdefault(json.dumps(made, sort_keys=True), asked)
         if other.fingerprint != asked.fingerprint:
             knobs = [name for name, value in asked.knobs.items() if other.knobs[name] != value]

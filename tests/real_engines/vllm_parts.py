@@ -29,6 +29,7 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
     )
     from vllm.logger import _print_info_once
     from vllm.usage.usage_lib import UsageContext
+    from vllm.utils import deep_gemm
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.attention import selector
 
@@ -38,6 +39,7 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
         # What the command line before it chose and logged, in the process that this one was forked
         # from.
         selector._cached_get_attn_backend.cache_clear()
+        deep_gemm.is_deep_gemm_supported.cache_clear()
         _print_info_once.cache_clear()
         kept = _Kept()
         logging.getLogger("vllm").addHandler(kept)
@@ -49,11 +51,19 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config(
             UsageContext.OPENAI_API_SERVER
         )
-        _in_a_worker(config)
+        kernels = _in_a_worker(config)
         told = PydanticVllmConfig.dump_python(config, mode="json", fallback=str)
         answer = {"vllm_config": told, "vllm_env": _get_vllm_env_vars()}
+        # Named or chosen, a kernel makes the same server.
+        made = {
+            **told,
+            "api_server_count": args.api_server_count,
+            "attention_config": {**told["attention_config"], "backend": kernels["attention"]},
+            "kernel_config": {**told["kernel_config"], "moe_backend": kernels["experts"]},
+        }
         return {
             "documents": {"/server_info?config_format=json": answer},
+            "made": made,
             "log": "\n".join(kept.lines),
         }
 
@@ -87,8 +97,9 @@ class _Kept(logging.Handler):
             self.lines.append(text)
 
 
-def _in_a_worker(config: Any) -> None:
-    """Choose the attention backend of the layers, the cache's type and its blocks as a worker does.
+def _in_a_worker(config: Any) -> dict[str, str]:
+    """Choose the kernels of the layers, the cache's type and its blocks as a worker does; gives the
+    kernels' names.
 
     Source: model_executor/layers/attention/ and v1/executor/multiproc_executor.py (0.33).
     """
@@ -126,6 +137,86 @@ def _in_a_worker(config: Any) -> None:
                 [backend], usual, config
             )
             config.cache_config.block_size = preferred
+        return {"attention": backend.get_name(), "experts": _experts(config)}
+
+
+def _experts(config: Any) -> str:
+    """The kernel that a layer of experts takes, as the method of its quantisation chooses it.
+
+    Source: model_executor/layers/fused_moe/layer.py and config.py (0.33).
+    """
+    import torch
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+    from vllm.model_executor.layers.fused_moe.config import (
+        FusedMoEConfig,
+        FusedMoEParallelConfig,
+        get_routing_method_type,
+    )
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+        UnquantizedFusedMoEMethod,
+    )
+
+    model, text, parts = (
+        config.model_config,
+        config.model_config.hf_text_config,
+        config.parallel_config,
+    )
+    count = model.get_num_experts()
+    if not count:
+        return ""
+    gpus, spread = (
+        parts.tensor_parallel_size * parts.data_parallel_size,
+        parts.enable_expert_parallel,
+    )
+    ranks = gpus if spread and gpus > 1 else 1
+    layout = FusedMoEParallelConfig(
+        tp_size=gpus // ranks,
+        pcp_size=1,
+        dp_size=parts.data_parallel_size,
+        ep_size=ranks,
+        tp_rank=0,
+        pcp_rank=0,
+        dp_rank=0,
+        ep_rank=0,
+        sp_size=parts.tensor_parallel_size if parts.use_sequence_parallel_moe else 1,
+        use_ep=ranks > 1,
+        all2all_backend=parts.all2all_backend,
+        enable_eplb=parts.enable_eplb,
+    )
+    oss = text.model_type == "gpt_oss"
+    groups = getattr(text, "n_group", None)
+    bias = groups is not None or getattr(text, "use_routing_bias", False)
+    scoring = getattr(text, "scoring_func", "sigmoid" if bias else "softmax")
+    each = text.num_experts_per_tok
+    moe = FusedMoEConfig(
+        num_experts=count,
+        experts_per_token=each,
+        hidden_dim=text.hidden_size,
+        intermediate_size=getattr(text, "moe_intermediate_size", None) or text.intermediate_size,
+        num_local_experts=count // ranks,
+        num_logical_experts=count,
+        activation=MoEActivation("swigluoai" if oss else "silu"),
+        device="cuda",
+        routing_method=get_routing_method_type(scoring, each, True, groups, bias),
+        moe_parallel_config=layout,
+        in_dtype=model.dtype,
+        moe_backend=config.kernel_config.moe_backend,
+        has_bias=oss,
+        max_capture_size=config.compilation_config.max_cudagraph_capture_size or 0,
+    )
+    layer = RoutedExperts.__new__(RoutedExperts)
+    torch.nn.Module.__init__(layer)
+    layer.moe_config = moe
+    names = ("ckpt_gate_proj_name", "ckpt_up_proj_name", "ckpt_down_proj_name")
+    for name, part in zip(names, ("gate_proj", "up_proj", "down_proj"), strict=True):
+        setattr(layer, name, part)
+    quantised = config.quant_config
+    if quantised is None:
+        method = UnquantizedFusedMoEMethod(moe)
+    else:
+        method = quantised.get_quant_method(layer, "model.layers.5.mlp.experts")
+    return method.experts_cls.__name__ if method.experts_cls is not None else "none"
 
 
 def _name_operators() -> None:
