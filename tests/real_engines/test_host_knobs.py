@@ -50,11 +50,16 @@ CASES = [
     ("sglang", "", {}),
     ("sglang", "--stream-interval 10", {"stream_interval": 10}),
     ("sglang", "--tokenizer-worker-num 2", {"tokenizer_worker_num": 2}),
-    ("sglang", "--detokenizer-worker-num 2", {"detokenizer_worker_num": 2}),
-    ("sglang", "--batch-notify-size 128", {"batch_notify_size": 128}),
-    ("sglang", "--scheduler-recv-interval 8", {"scheduler_recv_interval": 8}),
-    ("sglang", "--enable-mixed-chunk", {"enable_mixed_chunk": True}),
-    ("sglang", "--schedule-policy hrrn", {"schedule_policy": "hrrn"}),
+    (
+        "sglang",
+        "--detokenizer-worker-num 2 --batch-notify-size 128",
+        {"detokenizer_worker_num": 2, "batch_notify_size": 128},
+    ),
+    (
+        "sglang",
+        "--scheduler-recv-interval 8 --enable-mixed-chunk --schedule-policy hrrn",
+        {"scheduler_recv_interval": 8, "enable_mixed_chunk": True, "schedule_policy": "hrrn"},
+    ),
     ("sglang", "rust", {"rust_frontend": True}),
 ]
 
