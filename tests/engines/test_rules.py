@@ -633,7 +633,7 @@ def test_sparse_attention_on_rtx_blackwell_has_one_kernel_and_one_layout_of_its_
     [
         (f"{SGLANG_R1} --attention-backend fa3", NEW, "fa3-on-blackwell", "h100-pcie", "rtx5090"),
         (
-            f"{SGLANG_R1} --attention-backend trtllm_mla",
+            f"{SGLANG_R1} --attention-backend cutedsl_mla",
             NEW,
             "backend-needs-blackwell",
             "b300",
