@@ -34,7 +34,8 @@ def others(history: History, position: int) -> list[int]:
         and DRAFTED in (back := difference(mine, item.configuration))
         and len(back) <= _MOST
     )
-    return list({drafted(history, p): p for *_, p in reversed(rows)}.values())
+    nearest = {drafted(history, p): p for *_, p in reversed(rows)}
+    return [p for _, p in sorted(nearest.items())]
 
 
 def next_other(history: History, winner: int, wanted: int) -> int | None:
