@@ -37,7 +37,7 @@ from autotune.engines.expression import evaluate, fill_value
 from autotune.engines.failure import FailureKind
 from autotune.engines.library import Library, check, load
 from autotune.engines.registry import engine, recognise
-from autotune.engines.schema import EngineCard
+from autotune.engines.schema import EngineCard, holding
 
 _SAMPLE, _TRIES = 20, 800
 """Configurations drawn per context, and draws for them: where rules leave few, fewer are tested."""
@@ -91,8 +91,8 @@ class EngineConformance:
         return effective(self.card, Configuration(self.engine, knobs), context)
 
     def drawn(self, context: Context) -> list[Configuration]:
-        """Draw random candidates: a value to search for every knob, in the card's order, that break
-        no rule."""
+        """Draw random candidates: a value to search for every knob, or one that is tried beside the
+        best, in the card's order, that break no rule."""
         chance = random.Random(f"{context.version} {context.hardware.name}")
         drawn = list[Configuration]()
         defaults, normaliser = self.kind.default_knobs(context), Normaliser(self.card, context)
@@ -100,7 +100,11 @@ class EngineConformance:
             scope = context.scope(defaults)
             for name, knob in self.card.knobs.items():
                 if evaluate(knob.active, scope):
-                    scope[name] = chance.choice(search_values(knob, scope, context.version))
+                    searched = search_values(knob, scope, context.version)
+                    held = next(
+                        (e.values for e in holding(knob.beside, scope, context.version)), ()
+                    )
+                    scope[name] = chance.choice([*searched, *held])
             normaliser.apply(scope)
             if not normaliser.broken(scope):
                 knobs = {name: scope[name] for name in defaults}
@@ -208,13 +212,15 @@ class EngineConformance:
         )
 
     def test_every_value_of_every_knob_can_be_written_and_read_alone(self) -> None:
-        """Each search value and each choice, one knob at a time, in at least one setting."""
+        """Each search value, each choice, and each value that is tried beside the best, one knob at
+        a time, in at least one setting."""
         wanted: set[tuple[str, str]] = set()
         written: set[tuple[str, str]] = set()
         for context in self.contexts():
             scope = context.scope(self.kind.default_knobs(context))
             for knob, entry in self.card.knobs.items():
-                choices = entry.choices or []
+                beside = [value for one in entry.beside for value in one.values]
+                choices = [*(entry.choices or []), *beside]
                 # null is a default ("the engine decides"), never something to write.
                 wanted |= {(knob, str(value)) for value in choices if value is not None}
                 tried = [*search_values(entry, scope, context.version), *choices]

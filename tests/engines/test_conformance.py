@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.engines.command import Scalar
 from autotune.engines.registry import names
 from examples.llama_server.conformance import EngineConformance
 from tests.engines.settings import MODELS, NODES, OURS
@@ -65,7 +66,24 @@ class OurEngine(EngineConformance):
         "piecewise_cuda_graph": {"torch_compile": True},
         "single_batch_overlap": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "relaxed_acceptance": {"speculative_tokens": 1},
+        "draft_method": {"speculative_tokens": 1, "draft_model": "some/draft"},
+        "draft_schedule": {"speculative_tokens": 1},
+        "adaptive_speculation": {"speculative_tokens": 1},
     }
+
+    def test_what_is_tried_beside_the_best_can_be_written_and_read(self) -> None:
+        """Of the newest version; the next test has all versions."""
+        wanted, written = set[tuple[str, Scalar]](), set[tuple[str, Scalar]]()
+        for context in self.contexts():
+            if context.version != self.card.newest:
+                continue
+            for name, knob in self.card.knobs.items():
+                entries = [one for one in knob.beside if one.is_for(context.version)]
+                values = {value for one in entries for value in one.values if value is not None}
+                wanted |= {(name, value) for value in values}
+                written |= {(name, v) for v in values if self._comes_back(context, name, v)}
+        assert wanted
+        assert not wanted - written, wanted - written
 
     @pytest.mark.e2e
     def test_every_value_of_every_knob_can_be_written_and_read_alone(self) -> None:
