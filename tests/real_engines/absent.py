@@ -28,7 +28,7 @@ PACKAGES = {
 }
 """Import name to distribution and version: kernels for GPUs, and what cannot be installed beside
 CPU torch."""
-OTHERS = ("cuda", "cutlass", "decord", "flash_attn", "nvshmem", "quack")
+OTHERS = ("b12x", "cuda", "cutlass", "decord", "flash_attn", "nvshmem", "quack")
 """Further import names, of which nobody asks the version."""
 OF_AMD = {"aiter": ("amd-aiter", "0.1.20")}
 """What is there on AMD's GPUs alone."""
