@@ -118,7 +118,7 @@ def _table(name: str) -> Iterator[str]:
     for knob, row in rows.items():
         values = ", ".join("null" if one is None else str(one) for one in row.values)
         cells = [
-            knob,
+            knob.strip(),
             values,
             row.kind,
             _since(name, knob, row),
