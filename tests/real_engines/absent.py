@@ -23,6 +23,7 @@ PACKAGES = {
     "deep_gemm": ("sgl-deep-gemm", "0.2.3"),
     "deep_ep": ("sgl-deep-ep", "0.1.2"),
     "flash_mla": ("sgl-flash-mla", "1.0.0"),
+    "b12x": ("b12x", "0.1.0"),
     "tilelang": ("tilelang", "0.1.9"),
     "tokenspeed_mla": ("tokenspeed-mla", "2.0.3"),
 }
