@@ -200,7 +200,8 @@ def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -
     settings.
 
     Where rules tie knobs, they change together, as few as there may be. A value was tried beside
-    the best if a launch had it with no more changes than that.
+    the best if a launch had it with no more changes than that; one that is tried beside the product
+    only, if a launch of the engine had it at all.
 
     Returns:
         Shape ``(2, candidates)``: which they are, and which of them stand for a value of a knob of
@@ -211,11 +212,16 @@ def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -
         return found
     changes = (kernels.codes != kernels.codes[:, leader, None]).sum(axis=0)
     launched = ints([*history.by_position, *history.observed.positions])
-    for codes in kernels.codes:
+    engines = kernels.encoding.codes[:, 0]
+    alike = launched[engines[launched] == engines[leader]]
+    for codes, beside in zip(kernels.codes, kernels.beside, strict=True):
         values = int(codes.max()) + 1
         fewest, tried = np.full((2, values), len(kernels.codes) + 1)
         np.minimum.at(fewest, codes, changes)
         np.minimum.at(tried, codes[launched], changes[launched])
+        if beside:
+            # Each change of the best would make all of them new again.
+            tried[codes[alike]] = 0
         hit = (changes == fewest[codes]) & (tried > fewest)[codes]
         found |= hit & np.array([[True], [values <= FEW]])
     found[:, list(history.not_searchable)] = False

@@ -45,7 +45,7 @@ class Beliefs:
                 joined(prior, [self._known[name].get(prior.name) for name in names])
                 for prior in self._priors
             ]
-            self._latest = names, Kernels(Encoding(candidates), priors)
+            self._latest = names, Kernels(Encoding(candidates), priors, self._first)
         return self._latest[1]
 
     def _learn(self, new: Sequence[Candidate]) -> None:

@@ -280,9 +280,15 @@ class Kernels:
         several_engines: the first of the knobs that vary is the engine.
         codes: shape ``(knobs, candidates)``: of the knobs that vary, each knob's in a row, as all
             are read at once.
+        beside: shape ``(knobs,)``: those that vary only behind the first candidates, the product.
+
+    Args:
+        product: the number of these; None: all are.
     """
 
-    def __init__(self, encoding: Encoding, priors: Sequence[Prior] = ()) -> None:
+    def __init__(
+        self, encoding: Encoding, priors: Sequence[Prior] = (), product: int | None = None
+    ) -> None:
         self.encoding = encoding
         count = len(encoding)
         for prior in priors:
@@ -320,6 +326,8 @@ class Kernels:
         self.costs = _costs(priors, count)
         self.beyond = next((prior.beyond for prior in priors if prior.beyond is not None), None)
         self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
+        first = self.codes[:, :product]
+        self.beside: Bools = (first == first[:, :1]).all(axis=1)
         self.several_engines = 0 in encoding.varying  # the first column
         self._distances = [encoding.distances[k] for k in encoding.varying]
         smooth = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]

@@ -42,6 +42,9 @@ _SCALE, _BELIEVED_SCALE = (math.log(1.3), 0.5), (math.log(0.6), 0.5)
 _EFFECT = (math.log(0.08), 1.2)
 """Standard deviation of one knob's own effect. Wide: a few knobs decide and most have almost no
 effect."""
+_BESIDE = 0.4
+"""Factor on the effect of a knob that varies only beside the product, and on its part in the
+interaction: most do nothing, and nobody has searched them before."""
 _LENGTH = (math.log(1.2), 1.2)
 """Length scale of one knob in the interaction, where its whole range is 1."""
 _ALIKE = 0.7
@@ -117,12 +120,14 @@ class HyperPrior:
         engine: which of the knobs is the engine; None where there is one engine only.
         odds: shape ``(alternatives,)``: of each before any launch.
         signed: whether a prior may count the other way round, as for a metric that it is not about.
+        beside: shape ``(knobs,)``, of the kernels; None: none.
     """
 
     knobs: int
     engine: int | None
     odds: Floats
     signed: bool = False
+    beside: Bools | None = None
 
     @property
     def size(self) -> int:
@@ -140,6 +145,9 @@ class HyperPrior:
         together = math.sqrt(1 - _ALIKE**2) * together - _ALIKE * alone
         effects = _log_normal(alone, _EFFECT)
         lengths = _log_normal(together, _LENGTH)
+        if self.beside is not None:
+            effects[:, self.beside] *= _BESIDE
+            lengths[:, self.beside] /= _BESIDE
         if self.engine is not None:
             effects[:, self.engine] = _log_normal(alone[:, self.engine], _ENGINE)
             lengths[:, self.engine] = _log_normal(together[:, self.engine], _ENGINE_LENGTH)
@@ -378,9 +386,8 @@ class Posterior:
             logs = np.log(np.diagonal(chol, axis1=1, axis2=2)).sum(axis=1)
             return floats(-0.5 * np.einsum("sn,sn->s", alpha, residual) - logs)
 
-        shape = HyperPrior(
-            len(kernels.codes), 0 if kernels.several_engines else None, kernels.odds, signed
-        )
+        engine = 0 if kernels.several_engines else None
+        shape = HyperPrior(len(kernels.codes), engine, kernels.odds, signed, kernels.beside)
         # Less than two launches say nothing of hyper-parameters.
         self._hyper, self.weights, self.belief = sample(
             shape, log_likelihood if len(self._y) > 1 else None, seed, effort
