@@ -117,6 +117,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         noise=backend.noise(options.noise),
         keeps_unread=backend.predicted,
         keeps_set=True,
+        measures_latency=not backend.virtual,
         notes=tuple(
             note for one in options.traffic.values() for note in str(one["origin"]).split("\n")
         ),

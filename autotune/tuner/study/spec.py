@@ -100,6 +100,7 @@ class StudySpec(_Value):
             of before.
         keeps_set: candidates of the baseline's engine keep its settings, a recipe's too; in studies
             of before only options without a knob of a command of the user's own.
+        measures_latency: times between tokens are measured, not predicted; false in studies of before.
         installed: the engines that are launched from this machine, by name; a resumed study
             launches the same.
         notes: sentences on how the options were read, shown with the result.
@@ -147,6 +148,7 @@ class StudySpec(_Value):
     finals_from: int = Field(default=0, ge=0)
     keeps_unread: bool = False
     keeps_set: bool = False
+    measures_latency: bool = False
     hours: float | None = None
     inherited: dict[str, str] | None = None
     installed: dict[str, InstalledEngine] = {}
@@ -182,7 +184,7 @@ class StudySpec(_Value):
     @property
     def judges_pieces(self) -> bool:
         """Whether a limit on measured inter-token latency judges text that comes in pieces."""
-        return self.on != "simulator" and any("itl" in slo.metric for slo in self.slos)
+        return self.measures_latency and any("itl" in slo.metric for slo in self.slos)
 
     @property
     def allowed(self) -> tuple[str, ...]:

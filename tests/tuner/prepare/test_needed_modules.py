@@ -49,7 +49,7 @@ def test_what_needs_a_module_that_cannot_be_imported_is_left_out(
 ) -> None:
     made = prepared(tmp_path, monkeypatch, deep_ep)
     assert exchanges(made) == {"allgather_reducescatter"}
-    assert made.spec.installed["vllm"].lacking == ("deep_ep", "mori")
+    assert made.spec.installed["vllm"].lacking == ("b12x", "deep_ep", "flashinfer", "mori")
     (told,) = [note for note in made.spec.notes if "deep_ep" in note]
     assert (
         "combinations are removed: vLLM's Python cannot import DeepEP (deep_ep); install it there"
