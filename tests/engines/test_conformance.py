@@ -65,7 +65,7 @@ class OurEngine(EngineConformance):
         "lm_head_tensor_parallel": {"tensor_parallel": 1, "data_parallel": 8},
         "piecewise_cuda_graph": {"torch_compile": True},
         "boundary_reduction": {"tensor_parallel": 1, "data_parallel": 8},
-        "tp_lm_head_all_to_all": {"tensor_parallel": 1, "data_parallel": 8},
+        "lm_head_all_to_all": {"tensor_parallel": 1, "data_parallel": 8},
         "single_batch_overlap": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "waterfill": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "relaxed_acceptance": {"speculative_tokens": 1},

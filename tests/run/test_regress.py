@@ -279,7 +279,7 @@ def test_a_renamed_option_is_translated_and_that_is_told(tmp_path: Path) -> None
         "--tensor-parallel-size",
         "8",
         "--attention-backend",
-        "FLASHMLA",
+        "FLASHINFER",
     )
     home, node = study(tmp_path, Command(words)), Node()
     found = compare(home, replace(NEW, engines=["vllm==0.11.0"]), node)
@@ -287,7 +287,7 @@ def test_a_renamed_option_is_translated_and_that_is_told(tmp_path: Path) -> None
         "translated --attention-backend to VLLM_ATTENTION_BACKEND for vLLM 0.11.0"
     ]
     new = next(trial for trial in node.trials if trial.engine_version == "0.11.0")
-    assert new.command.env == {"VLLM_ATTENTION_BACKEND": "FLASHMLA"}
+    assert new.command.env == {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}
 
 
 def measured(rows_: list[Launch], vllm: str) -> list[Launch]:
