@@ -101,9 +101,8 @@ class EngineConformance:
             for name, knob in self.card.knobs.items():
                 if evaluate(knob.active, scope):
                     searched = search_values(knob, scope, context.version)
-                    held = next(
-                        (e.values for e in holding(knob.beside, scope, context.version)), ()
-                    )
+                    beside = knob.beside if knob.exists_in(context.version) else []
+                    held = next((e.values for e in holding(beside, scope, context.version)), ())
                     scope[name] = chance.choice([*searched, *held])
             normaliser.apply(scope)
             if not normaliser.broken(scope):

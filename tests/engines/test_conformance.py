@@ -69,6 +69,7 @@ class OurEngine(EngineConformance):
         "single_batch_overlap": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "waterfill": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "relaxed_acceptance": {"speculative_tokens": 1},
+        "draft_model": {"speculative_tokens": 1},
         "draft_method": {"speculative_tokens": 1, "draft_model": "some/draft"},
         "draft_schedule": {"speculative_tokens": 1},
         "adaptive_speculation": {"speculative_tokens": 1},
