@@ -66,6 +66,9 @@ class Nearby:
         if one not in self._around:
             space = self._spaces.get(one.engine)
             found = [*space.beside(one, STEPS), *self._moved(space, one)] if space else []
+            if self._spec.keeps_unread:
+                # Without names that no figure of the simulator is about.
+                found = [c for c in found if not self._names_new(c)]
             self._around[one] = self._left(space, found) if space and found else []
         return self._around[one]
 
@@ -92,13 +95,26 @@ class Nearby:
             unseen=candidates.unseen | with_unread_settings(asked, spaces),
         )
 
+    def _names_new(self, one: Configuration) -> bool:
+        """Return whether a configuration has a name, as of a kernel, that the product has not."""
+        return any(
+            isinstance(value, str) and value not in self._product_values.get((one.engine, name), ())
+            for name, value in one.knobs.items()
+        )
+
     @cached_property
-    def _values(self) -> Mapping[tuple[str, str], set[Scalar]]:
-        """Return the values of each engine's knobs, in the product and beside it."""
+    def _product_values(self) -> Mapping[tuple[str, str], set[Scalar]]:
+        """Return the values of each engine's knobs in the product."""
         found = dict[tuple[str, str], set[Scalar]]()
         for one in self._product:
             for name, value in one.configuration.knobs.items():
                 found.setdefault((one.configuration.engine, name), set()).add(value)
+        return found
+
+    @cached_property
+    def _values(self) -> Mapping[tuple[str, str], set[Scalar]]:
+        """Return the values of each engine's knobs, in the product and beside it."""
+        found = {key: {*values} for key, values in self._product_values.items()}
         for engine, space in self._spaces.items():
             for name, knob in space.card.knobs.items():
                 beside = {value for case in knob.beside for value in case.values}
