@@ -251,6 +251,7 @@ def test_adapters_take_memory_and_offloading_gives_it() -> None:
     )
 
 
+@pytest.mark.e2e
 def test_a_study_and_its_exports_name_what_no_figure_depends_on(tmp_path: Path) -> None:
     blind = f"{START['vllm']} --max-num-seqs 64 --enable-lora --max-loras 4"
     study = [

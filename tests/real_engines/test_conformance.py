@@ -46,6 +46,7 @@ def test_the_cover_has_every_pair_of_values() -> None:
     assert len(cover) < len(candidates)
 
 
+@pytest.mark.e2e
 def test_a_rules_forbidden_side_breaks_that_rule_alone() -> None:
     engine, about = engine_of("sglang", {}, Library(), silent), context()
     candidates = enumerate_engine(engine.card, about).configurations

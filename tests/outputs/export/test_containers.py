@@ -47,6 +47,7 @@ def of_model(name: str, study: str = "s") -> Winner:
     return replace(BASE, recommendation=recommendation)
 
 
+@pytest.mark.e2e
 @settings(max_examples=25, deadline=None)
 @given(TEXT, TEXT)
 @example("org/" + "Ünï_" * 40, "a\nb: c")

@@ -309,6 +309,7 @@ def test_a_relative_path_of_the_command_is_one_wherever_the_server_runs(
     )
 
 
+@pytest.mark.e2e
 def test_without_a_command_of_one_s_own_nothing_is_kept() -> None:
     assert {one.kept for one in prepared(SMALL).kept.values()} == {()}
     recipe = replace(

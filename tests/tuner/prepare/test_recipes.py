@@ -110,6 +110,7 @@ def test_recipes_are_good_starts() -> None:
     assert any(all(knobs[name] == value for name, value in plain.items()) for knobs in starts)
 
 
+@pytest.mark.e2e
 def test_a_recipe_that_gives_up_what_is_not_allowed_is_launched_to_compare_with() -> None:
     """SGLang's for R1 switches prefix caching off, with values that are not searched; a pin leaves
     it out."""
@@ -129,6 +130,7 @@ def test_a_recipe_that_gives_up_what_is_not_allowed_is_launched_to_compare_with(
     assert not pinned.candidates.recipes
 
 
+@pytest.mark.e2e
 def test_candidates_that_are_a_recipe_are_named() -> None:
     found = prepared(ASKED)
     assert found.candidates.recipes == {}, "a space file has its own good starts"

@@ -40,6 +40,7 @@ def throughput(model: str, workload: str, options: str) -> float:
     return float(found["total_token_throughput"])
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("model", "cache", "tried", "best", "gain"),
     [(V32, "fp8_ds_mla", {1, 4}, 4, 1.2), (R1, "bfloat16", {1, 4, 8}, 8, 1.5)],

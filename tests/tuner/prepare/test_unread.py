@@ -58,6 +58,7 @@ def test_with_real_servers_every_kernel_is_searched() -> None:
     assert not found.candidates.unseen
 
 
+@pytest.mark.e2e
 def test_a_pin_and_the_user_s_own_baseline_have_the_last_word() -> None:
     pinned = prepared(replace(R1, pins=[f"attention_backend={TRITON}"]))
     command = f"vllm serve {R1.model} --tensor-parallel-size 8 --attention-backend {TRITON}"
@@ -105,6 +106,7 @@ def test_a_space_file_with_one_value_is_a_choice_and_with_two_a_search(tmp_path:
     assert TOLD in searched.spec.notes
 
 
+@pytest.mark.e2e
 def test_an_earlier_study_keeps_its_candidates_and_recommends_none_with_such_a_setting() -> None:
     spec = build_spec(R1).model_copy(update={"keeps_unread": False})
     found = prepare(type(spec).from_yaml(spec.to_yaml()), Library())
