@@ -108,7 +108,7 @@ class CandidateSet:
         return self.growth.extended(self, more) if self.growth and more else self
 
     def near(self, configurations: Iterable[Configuration]) -> CandidateSet:
-        """Return the set with what is near some configurations."""
+        """Return the set, followed by the configurations that `growth` finds around these."""
         growth = self.growth
         return (
             self.including(n for c in configurations for n in growth.around(c)) if growth else self

@@ -33,7 +33,7 @@ differ to get its good values."""
 
 
 class Nearby:
-    """Finds the candidates near launched ones, of the same spaces.
+    """Candidates of a study that differ in a few settings from launched ones, of the same engines.
 
     Args:
         product: the candidates without them, the baseline first.
@@ -96,7 +96,8 @@ class Nearby:
         )
 
     def _names_new(self, one: Configuration) -> bool:
-        """Return whether a configuration has a name, as of a kernel, that the product has not."""
+        """Return whether a knob has a text value, such as a kernel's name, that no candidate of the
+        product has."""
         return any(
             isinstance(value, str) and value not in self._product_values.get((one.engine, name), ())
             for name, value in one.knobs.items()

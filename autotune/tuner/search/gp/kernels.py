@@ -217,7 +217,7 @@ class Prior:
                 )
 
     def at(self, place: int) -> Prior:
-        """Return what it says of one candidate."""
+        """Return this prior of one candidate: arrays of length 1, draws of shape ``(draws, 1)``."""
         rows = slice(place, place + 1)
         drawn, beyond = self.draws, self.beyond
         return Prior(
