@@ -4,8 +4,9 @@
     python scripts/calibration_table.py online_results.csv -o sweep.jsonl
     python scripts/calibration_table.py more_measurements.csv -o more.jsonl
     python scripts/calibration_table.py newer_rows.csv -o newer.jsonl
+    python scripts/calibration_table.py kit/study.bundle disk/study.bundle -o gpu_study.jsonl
 
-Four layouts are known, by their content:
+Five layouts are known, by their content:
 
 - GPUStack's performance lab as JSON: a list of objects, one per serving command, with ``model,
   command, engine_version, hardware`` (``8xH200``), ``workload`` (``dataset`` sharegpt or random,
@@ -30,9 +31,13 @@ import argparse
 import csv
 import json
 import re
-from collections.abc import Mapping
+import shlex
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 _SAME = (
     *(
@@ -109,9 +114,11 @@ _OPEN_LOOP = 100.0
 allows."""
 
 
-def converted(path: Path) -> list[dict[str, Any]]:
+def converted(path: Path, output: Path) -> list[dict[str, Any]]:
     """The rows of a published file under the columns of ``docs/calibration.md``; empty ones are
     left out."""
+    if zipfile.is_zipfile(path):
+        return list(_launches(path, output.with_suffix(".yaml")))
     text = path.read_text(encoding="utf-8-sig")
     if text.lstrip().startswith("["):
         return [_lab_row(str(place), entry) for place, entry in enumerate(json.loads(text))]
@@ -121,6 +128,24 @@ def converted(path: Path) -> list[dict[str, Any]]:
     if rows and "input_output" in rows[0]:
         return [_loop_row(str(line), row, path.parent) for line, row in enumerate(rows, start=2)]
     return [_dstack_row(row) for row in rows]
+
+
+def _launches(path: Path, card: Path) -> Iterator[dict[str, Any]]:
+    with zipfile.ZipFile(path) as bundle:
+        study = yaml.safe_load(bundle.read("study.yaml"))
+        rows = list(map(json.loads, bundle.read("results.jsonl").splitlines()))
+    model = {**study["model"], "id": card.stem, "aliases": []}
+    card.write_text(yaml.safe_dump(model, sort_keys=False), encoding="utf-8")
+    for row in rows:
+        for workload, metrics in row["metrics"].items() if row["state"] == "complete" else ():
+            yield {
+                **_renamed({**row, **metrics}, {name: name for name in (*_LAB.values(), "gpus")}),
+                "label": f"{study['study']} {row['number']}",
+                "command": shlex.join(row["argv"]),
+                "hardware": study["hardware"]["name"],
+                "model": str(card),
+                "workload": workload,
+            }
 
 
 def _loop_row(label: str, row: Mapping[str, str], folder: Path) -> dict[str, Any]:
@@ -228,12 +253,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, nargs="+", help="several bundles, or one file")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, help="the table, one JSON object per line"
     )
     asked = parser.parse_args()
-    rows = converted(asked.file)
+    rows = [row for file in asked.file for row in converted(file, asked.output)]
     asked.output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     print(f"wrote {asked.output}, {len(rows)} rows")
 

@@ -1,19 +1,21 @@
-"""The effect of one flag: measured ratios of two commands beside the simulator's.
+"""The effect of one setting: measured ratios of two commands beside the simulator's.
 
     python benchmarks/node/effects.py TABLE … [--published flag_effects.csv] [--calibration FILE]
-    [--rows] [--markdown]
+    [--most N] [--rows] [--markdown]
 
 A table is one that ``autotune calibrate --data`` reads (``scripts/calibration_table.py`` makes them
-of published measurements). A pair is two of its points of one model, node, engine version and load
-that differ in one knob. ``--published`` has effects of which a source gives the ratio alone:
-columns ``model, gpu, gpus, engine, version, workload, concurrency, flag, from, to, ratio, source``.
+of published measurements). A pair is two points of the tables, of one kind of GPU, engine version
+and load, that differ in one knob (``--most``: in several), in the layout over the GPUs, their
+number too, or in the weights' format (``-FP8``, ``-NVFP4``, … at the end of the model's name).
+``--published`` has effects of which a source gives the ratio alone: columns ``model, gpu, gpus,
+engine, version, workload, concurrency, flag, from, to, ratio, source``.
 
-Of each knob: pairs, pairs with a measured effect above 5 %, how many of these have the sign right,
-and the median of ``exp(abs(ln(predicted / measured)))`` less 1, both being ratios of total token
-throughputs. A pair of which the simulator says that one command does not run, or that nothing
-changes, counts as a wrong sign. *Clear* are those of the pairs above 5 % whose effect is larger
-than the difference of two runs of one of its commands. Points of the shipped calibration's own rows
-are no test of it: they are marked ``fitted``.
+Of each kind: pairs, the median of ``exp(abs(ln(predicted / measured)))`` less 1, both being ratios
+of total token throughputs of all GPUs; how many have a measured effect above 5 %, how many of these
+have the sign right, and their error. A pair of which the simulator says that one command does not
+run, or that nothing changes, counts as a wrong sign. *Clear* are those of the pairs above 5 % whose
+effect is larger than the difference of two runs of one of its commands. Pairs of tables that the
+calibration was fitted to are no test of it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,14 +42,17 @@ from autotune.load.metrics.table import HEADLINE
 from autotune.load.workloads import Workload, load_workload
 from autotune.load.workloads.arrivals import arrival_of
 from autotune.node.calibration import Calibration, packaged_calibration, read_calibration
-from autotune.node.fit.reading import MeasuredPoint, points_of, read_file
+from autotune.node.fit.reading import MeasuredPoint, model_name, points_of, read_file
 from autotune.node.resolve_command import ResolvedCommand, resolve_for
 
 LEAST_EFFECT = 0.05
 _NONE = 1e-3
 """A predicted change of ln(throughput) below it is none."""
-_FITTED = ("seed_measurements", "dstack_r1_concurrency_sweep", "more_measurements", "newer_rows")
-"""Tables that the shipped calibration was fitted to."""
+_WEIGHTS = "weights"
+_FORMAT = re.compile("-(NV)?FP[48]$")
+_LAYOUT = {"tensor_parallel", "data_parallel", "replicas", "expert_parallel", "pipeline_parallel"}
+_SMALL = {"block_size", "context_length"}
+"""Knobs that may differ beside a layout or a format: every request of a table fits its context."""
 _COLD = {("more_measurements", "89"), ("more_measurements", "167")}
 """SGLang's flashinfer backend on Qwen3-14B and 8B: its first answers waited 6 s longer than those
 of the same server with fa3, and its tokens came as fast (median TPOT 95.1 and 94.4 ms, 5.63 and
@@ -77,15 +83,17 @@ class Effect:
     Attributes:
         predicted: NaN where the simulator says that one of them does not run.
         noise: ln of the highest over the lowest of several runs of one of the commands.
+        fitted: the calibration was fitted to both.
     """
 
-    knob: str
+    kind: str
     change: str
     where: str
     source: str
     measured: float
     predicted: float
     noise: float = 0.0
+    fitted: bool = False
 
     @property
     def error(self) -> float:
@@ -104,34 +112,51 @@ class Effect:
         return math.log(self.predicted) * math.copysign(1.0, math.log(self.measured)) > _NONE
 
 
-def pairs(points: Sequence[MeasuredPoint]) -> Iterator[tuple[str, MeasuredPoint, MeasuredPoint]]:
-    """Points of one question that differ in one knob, in a fixed order of its values."""
+def pairs(
+    points: Sequence[MeasuredPoint], most: int = 1
+) -> Iterator[tuple[str, MeasuredPoint, MeasuredPoint]]:
+    """Points of one question that differ in one thing, with its kind: a knob (at most `most`), the
+    layout over the GPUs, the weights' format."""
     groups: dict[tuple[str, ...], list[MeasuredPoint]] = {}
     for point in points:
         if point.failure is None and point.measured > 0:
             context, load = point.resolved.context, point.workload.points[-1].arrival
-            key = (
-                context.model.id,
-                context.hardware.name,
-                str(context.gpus),
-                point.engine,
-                context.version,
-            )
-            groups.setdefault((*key, point.workload.name, str(load)), []).append(point)
+            where = context.hardware.name, point.engine, context.version
+            key = _FORMAT.sub("", model_name(context.model)), *where, point.workload.name, str(load)
+            groups.setdefault(key, []).append(point)
     for members in groups.values():
         for one, other in combinations(members, 2):
-            ours, theirs = one.resolved.effective.knobs, other.resolved.effective.knobs
-            changed = [name for name in ours if ours[name] != theirs.get(name)]
-            if len(changed) == 1:
-                first, second = sorted(
-                    (one, other), key=lambda p: _order(p.resolved.effective.knobs[changed[0]])
-                )
-                yield changed[0], first, second
+            kind = _kind(one, other, most)
+            if kind is not None:
+                first, second = sorted((one, other), key=lambda p: _order(p, kind))
+                yield kind, first, second
 
 
-def _order(value: Scalar) -> tuple[bool, float, str]:
-    number = float(value) if isinstance(value, int | float) else 0.0
-    return value is not None, number, str(value)
+def _kind(one: MeasuredPoint, other: MeasuredPoint, most: int) -> str | None:
+    ours, theirs = one.resolved.effective.knobs, other.resolved.effective.knobs
+    changed = [name for name in ours if ours[name] != theirs.get(name)]
+    large = [name for name in changed if name not in _SMALL]
+    same_model = one.model.id == other.model.id
+    if large and _LAYOUT.issuperset(large) and same_model:
+        return " + ".join(large)
+    if one.resolved.context.gpus != other.resolved.context.gpus:
+        return None
+    if not same_model:
+        return None if large else _WEIGHTS
+    return " + ".join(changed) if 0 < len(changed) <= most else None
+
+
+def _order(point: MeasuredPoint, kind: str) -> tuple[tuple[bool, float, str], ...]:
+    return tuple(
+        (v is not None, v if isinstance(v, int | float) else 0.0, str(v))
+        for v in _values(point, kind)
+    )
+
+
+def _values(point: MeasuredPoint, kind: str) -> Sequence[Scalar]:
+    if kind == _WEIGHTS:
+        return [model_name(point.model)]
+    return [point.resolved.effective.knobs[name] for name in kind.split(" + ")]
 
 
 def predicted(resolved: ResolvedCommand, point: MeasuredPoint, calibration: Calibration) -> float:
@@ -139,25 +164,36 @@ def predicted(resolved: ResolvedCommand, point: MeasuredPoint, calibration: Cali
     return math.nan if outcome.failure is not None else float(outcome.metrics[HEADLINE])
 
 
-def measured_pairs(tables: Sequence[Path], calibration: Calibration) -> Iterator[Effect]:
-    """Effects of the tables' pairs."""
+def measured_pairs(
+    tables: Sequence[Path], calibration: Calibration, most: int = 1
+) -> Iterator[Effect]:
+    """Effects of the pairs of all tables."""
+    fitted = {Path(one.source).stem for one in calibration.fitted_to}
+    table_of: dict[int, Path] = {}
+    points: list[MeasuredPoint] = []
     for table in tables:
-        points = [p for p in points_of(read_file(table).rows) if (table.stem, p.label) not in _COLD]
-        told: dict[int, float] = {}
-        for knob, first, second in pairs(points):
-            for point in (first, second):
-                if id(point) not in told:
-                    told[id(point)] = predicted(point.resolved, point, calibration)
-            knobs = [point.resolved.effective.knobs[knob] for point in (first, second)]
-            context = first.resolved.context
-            where = f"{context.model.id} {context.gpus}x{context.hardware.name} {first.engine} {context.version}"
-            source = f"{table.name}{' (fitted)' if table.stem in _FITTED else ''} {first.label} {second.label}"
-            ratio = told[id(second)] / told[id(first)]
-            change = f"{knobs[0]} to {knobs[1]}"
-            measured, noise = second.measured / first.measured, max(first.spread, second.spread)
-            yield Effect(
-                knob, change, f"{where} {first.workload.name}", source, measured, ratio, noise
-            )
+        ours = [p for p in points_of(read_file(table).rows) if (table.stem, p.label) not in _COLD]
+        table_of.update((id(point), table) for point in ours)
+        points += ours
+    told: dict[int, float] = {}
+    for kind, *both in pairs(points, most):
+        for point in both:
+            if id(point) not in told:
+                told[id(point)] = predicted(point.resolved, point, calibration)
+        first, second = both
+        context = first.resolved.context
+        of = [table_of[id(point)] for point in both]
+        yield Effect(
+            kind,
+            " to ".join(" ".join(map(str, _values(point, kind))) for point in both),
+            f"{context.model.id} {context.gpus}x{context.hardware.name} {first.engine}"
+            f" {context.version} {first.workload.name}",
+            ", ".join(f"{table.name} {p.label}" for table, p in zip(of, both, strict=True)),
+            second.measured / first.measured,
+            told[id(second)] / told[id(first)],
+            max(first.spread, second.spread),
+            all(table.stem in fitted for table in of),
+        )
 
 
 def published(file: Path, calibration: Calibration, library: Library) -> Iterator[Effect | str]:
@@ -208,23 +244,29 @@ def _rate(
 
 
 def told(effects: Sequence[Effect], markdown: bool) -> Iterator[str]:
-    """One line for each knob, and one for all."""
-    row = (
-        "| {} | {} | {} | {} | {} | {} | {} |"
-        if markdown
-        else "{:34s} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}"
-    )
-    yield row.format("knob", "pairs", "above 5%", "sign", "clear", "sign", "error")
+    """One line for each kind, and one for all."""
+    row = "| {} | {} | {} | {} | {} | {} | {} | {} |" if markdown else "{:50s}" + "{:>9}" * 7
+    yield row.format("kind", "pairs", "error", "above 5%", "sign", "error", "clear", "sign")
     if markdown:
-        yield "|---|--:|--:|--:|--:|--:|--:|"
-    knobs = sorted({one.knob for one in effects})
-    for knob in (*knobs, "all"):
-        ours = [one for one in effects if knob in (one.knob, "all")]
+        yield "|---" + "|--:" * 7 + "|"
+    kinds = sorted({one.kind for one in effects})
+    for kind in (*kinds, "all"):
+        ours = [one for one in effects if kind in (one.kind, "all")]
         large, clear = [one for one in ours if one.counts], [one for one in ours if one.clear]
-        signs = [f"{sum(one.right for one in some)}" if some else "–" for some in (large, clear)]
-        known = [one.error for one in ours if not math.isnan(one.predicted)]
-        error = f"{math.expm1(median(known)):.0%}" if known else "–"
-        yield row.format(knob, len(ours), len(large), signs[0], len(clear), signs[1], error)
+        yield row.format(
+            *(kind, len(ours), _error(ours)),
+            *(len(large), _signs(large), _error(large)),
+            *(len(clear), _signs(clear)),
+        )
+
+
+def _signs(effects: Sequence[Effect]) -> str:
+    return f"{sum(one.right for one in effects)}" if effects else "–"
+
+
+def _error(effects: Sequence[Effect]) -> str:
+    known = [one.error for one in effects if not math.isnan(one.predicted)]
+    return f"{math.expm1(median(known)):.0%}" if known else "–"
 
 
 def main() -> None:
@@ -235,29 +277,30 @@ def main() -> None:
     parser.add_argument("tables", type=Path, nargs="*", metavar="TABLE")
     parser.add_argument("--published", type=Path, metavar="FILE")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="default: the shipped one")
+    parser.add_argument("--most", type=int, default=1, metavar="N", help="knobs of a pair")
     parser.add_argument("--rows", action="store_true", help="print each pair")
     parser.add_argument("--markdown", action="store_true", help="the table of docs/simulator.md")
     asked = parser.parse_args()
     calibration = (
         read_calibration(asked.calibration) if asked.calibration else packaged_calibration()
     )
-    effects = list(measured_pairs(asked.tables, calibration))
+    effects = list(measured_pairs(asked.tables, calibration, asked.most))
     for one in published(asked.published, calibration, Library()) if asked.published else ():
         if isinstance(one, str):
             print(f"left out: {one}")
         else:
             effects.append(one)
     if asked.rows:
-        for one in sorted(effects, key=lambda one: (one.knob, one.where)):
+        for one in sorted(effects, key=lambda one: (one.kind, one.where)):
             mark = "" if not one.counts else "right" if one.right else "WRONG"
             rate = "does not run" if math.isnan(one.predicted) else f"{one.predicted:.3f}"
             print(
-                f"{one.knob} {one.change}: {one.measured:.3f}, predicted {rate} {mark} ({one.where}; {one.source})"
+                f"{one.kind} {one.change}: {one.measured:.3f}, predicted {rate} {mark} ({one.where}; {one.source})"
             )
-    fitted = [one for one in effects if "(fitted)" in one.source]
-    others = [one for one in effects if "(fitted)" not in one.source]
+    fitted = [one for one in effects if one.fitted]
+    others = [one for one in effects if not one.fitted]
     for title, group in (
-        ("rows of the shipped calibration", fitted),
+        ("rows of the calibration", fitted),
         ("rows that it has not seen", others),
     ):
         if group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,8 @@ def test_a_load_generator_s_result_needs_the_server_that_it_measured(tmp_path):
     assert knobs(at_once)["tensor_parallel"] == 8
 
 
+ROOT = Path(__file__).resolve().parents[3]
+converted = runpy.run_path(str(ROOT / "scripts" / "calibration_table.py"))["converted"]
 PUBLISHED = {LAB: "seed_measurements.json", SWEEP: "dstack_r1_concurrency_sweep.csv"}
 
 
@@ -203,10 +206,7 @@ PUBLISHED = {LAB: "seed_measurements.json", SWEEP: "dstack_r1_concurrency_sweep.
 def test_the_tables_here_say_what_the_published_files_say(table, tmp_path):
     if not (BESIDE / PUBLISHED[table]).is_file():
         pytest.skip(f"{BESIDE / PUBLISHED[table]}: the published file is not beside the repository")
-    script = runpy.run_path(
-        str(Path(__file__).resolve().parents[3] / "scripts" / "calibration_table.py")
-    )
-    theirs = read_file(lines_file(tmp_path, *script["converted"](BESIDE / PUBLISHED[table]))).rows
+    theirs = read_file(lines_file(tmp_path, *converted(BESIDE / PUBLISHED[table], tmp_path))).rows
     assert theirs
     for mine, row in zip(read_file(table).rows, theirs, strict=True):
         assert (mine.label, mine.resolved, mine.workload) == (row.label, row.resolved, row.workload)
@@ -214,6 +214,21 @@ def test_the_tables_here_say_what_the_published_files_say(table, tmp_path):
         assert mine.metrics == pytest.approx(
             {name: row.metrics[name] for name in mine.metrics}, rel=1e-3
         )
+
+
+def test_a_bundle_makes_a_table_of_its_complete_launches_with_its_model_s_card(tmp_path):
+    bundle = ROOT / "examples" / "vllm_gpu" / "measured" / "study.bundle"
+    with zipfile.ZipFile(bundle) as study:
+        launches = [json.loads(line) for line in study.read("results.jsonl").splitlines()]
+    ran = [launch for launch in launches if launch["state"] == "complete"]
+    found = read_file(lines_file(tmp_path, *converted(bundle, tmp_path / "mine.jsonl")))
+    assert found.left_out == ()
+    assert len(found.rows) == len(ran) > 1
+    for row, launch in zip(found.rows, ran, strict=True):
+        (metrics,) = launch["metrics"].values()
+        assert row.metrics["total_token_throughput"] == metrics["total_token_throughput"]
+        assert row.resolved.context.model.id == "mine"
+        assert row.resolved.context.version == launch["engine_version"]
 
 
 def test_every_published_row_is_understood_and_only_those_that_failed_are_refused():
