@@ -159,5 +159,5 @@ def _prediction(predicted: Predicted) -> Json:
         "predicted": predicted.throughput if runs else None,
         "interval90": interval if runs else None,
         "failure": {"measured": point.failure, "predicted": predicted.failure},
-        "left_out": predicted.left_out,
+        "left_out": {kind: one._asdict() for kind, one in predicted.left_out.items()},
     }

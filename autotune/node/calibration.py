@@ -42,6 +42,7 @@ Z90 = 1.645
 
 _NEAR = math.log(2.0)
 """Factor in lengths and requests in flight within which a load counts as measured."""
+_PRESSES = 0.02
 MEASURED_MIXERS = frozenset({"none", "attention", "latent", "delta"})
 """Kinds of layers that bundled rows have measured (`autotune.engines.layers`)."""
 OWN = "own"
@@ -313,6 +314,23 @@ def composed(
         value = np.clip(f.typical * np.exp(logs[name]), f.low, f.high)
         values[name] = value if isinstance(value, np.ndarray) else float(value)
     return values
+
+
+def pressing(calibration: Calibration, members: Iterable[Mapping[str, str]]) -> list[str]:
+    """Say of members of these groups which fitted figures lie within 2 % of a limit of theirs.
+
+    What a fit wants beyond the limit it puts into other figures, which are then wrong.
+    """
+    physics = packaged_physics()
+    found: dict[str, None] = {}
+    for groups in members:
+        for name, value in composed(physics, calibration, groups).items():
+            figure = physics.figures[name]
+            its = [f"{level} {groups[level]}" for level in figure.spread if level in groups]
+            for limit in (figure.low, figure.high) if figure.spread else ():
+                if abs(value - limit) <= _PRESSES * limit:
+                    found[f"{name} of {', '.join(its)} presses on its limit {limit:g}"] = None
+    return list(found)
 
 
 @frozen

@@ -21,6 +21,7 @@ from autotune.node.calibration import (
     nothing_learned,
     packaged_calibration,
     packaged_physics,
+    pressing,
 )
 
 PHYSICS = packaged_physics()
@@ -52,6 +53,35 @@ def test_the_factors_of_all_its_groups_multiply_and_those_of_others_do_not():
     )
     unknown = {"all": "all", "engine": "another", "vendor": "cpu"}
     assert composed(PHYSICS, known, unknown)["layer_us"] == pytest.approx(typical * 1.5)
+
+
+def test_a_figure_at_its_limit_is_named_with_its_groups_and_its_limit():
+    figure = PHYSICS.figures["bandwidth_share"]
+    factor = figure.high / figure.typical
+    known = calibration(vendor={"nvidia": {"bandwidth_share": factor}})
+    said = f"bandwidth_share of vendor nvidia presses on its limit {figure.high:g}"
+    assert pressing(known, [MEASURED, {**MEASURED, "vendor": "amd"}]) == [said]
+    inside = calibration(vendor={"nvidia": {"bandwidth_share": 0.95 * factor}})
+    assert pressing(inside, [MEASURED]) == []
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="bandwidth_share and moe_read_share press on theirs"
+)
+def test_no_shipped_figure_of_a_measured_engine_and_node_presses_on_its_limit():
+    library = Library()
+    library = Library()
+    families = {model.family: model for model in library.models.values()}
+    setups = {
+        (one.engine, one.version, one.gpu, one.model)
+        for one in packaged_calibration().errors.covered
+    }
+    members = [
+        groups_of(ServerSetup(engine, version, {}, families[family], library.node(gpu), 1))
+        for engine, version, gpu, family in sorted(setups)
+    ]
+    assert len(members) > 50
+    assert pressing(packaged_calibration(), members) == []
 
 
 def test_engines_of_one_time_share_its_era_for_the_models_that_were_measured_then():

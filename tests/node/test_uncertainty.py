@@ -140,6 +140,21 @@ def test_what_left_out_groups_got_more_wrong_is_added_for_the_unseen():
     assert 0.2 < unseen["gpu"] < 0.4
 
 
+def test_a_group_counts_alike_however_many_points_it_has():
+    """Nine models that are 0.6 off outweigh one of a thousand rows that is right."""
+    points = [
+        PointErrors(
+            "vllm",
+            str(i),
+            {HEADLINE: 0.01},
+            {"model": 0.6 if i % 100 < 2 else 0.01},
+            {"model": f"m{i % 9}" if i % 100 < 2 else "many"},
+        )
+        for i in range(1000)
+    ]
+    assert stated_errors(points, []).unseen["model"] == pytest.approx(0.6 / 1.645, rel=0.02)
+
+
 REACH = st.floats(0, 1.5)
 
 

@@ -6,9 +6,10 @@ whole groups (an engine, a GPU, a model, a workload), never of fits without rand
 Its `PredictionErrors` are quantiles, not variances: nine of ten errors lie within 1.645 standard
 deviations by construction, whatever their tails. An engine's spread is the 90 % quantile of its
 errors: of throughput, where that is known, by fits that had not seen the workload. Of the errors of
-other left-out groups the rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so
-that few points give wide intervals (Angelopoulos and Bates, arXiv:2107.07511). Fewer than nine
-points have no such rank: the fewer there are, the more the errors without any calibration count.
+other left-out groups each group counts alike, because a group's errors are one fact (Lee, Barber
+and Willett, arXiv:2306.06342, whose rank would ask for nine groups), and few points give wide
+intervals, as in split conformal prediction (Angelopoulos and Bates, arXiv:2107.07511). The fewer
+points there are below nine, the more the errors without any calibration count.
 
 The fit is a least-squares problem, solved with all of the points and without some of them. Unknown
 are the logarithms of the factors (`autotune.node.calibration`). A residual is
@@ -31,7 +32,7 @@ from dataclasses import field, replace
 from itertools import chain, combinations
 from multiprocessing.process import BaseProcess
 from operator import attrgetter
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -61,13 +62,14 @@ from ..calibration import (
     number_of,
     packaged_calibration,
     packaged_physics,
+    pressing,
     sigma,
 )
 from ..prediction_intervals import subject_of
 from ..server import SimulatedServer
 from ..simulate import run_server
 from ..steady import SteadyNode
-from .reading import MeasuredPoint, groups, kinds_with_evidence
+from .reading import MeasuredPoint, group_names, groups
 
 UNCERTAIN = {HEADLINE: 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
 """Standard deviation of ln(metric) that a single run is taken to have. Throughput: equivalent rows
@@ -89,6 +91,9 @@ _FARTHEST = 0.7
 it."""
 _ENOUGH = 3e-4
 """Relative decrease of the cost below which a fit ends."""
+_ALIKE = 0.5
+"""Correlation of the errors of one configuration's loads: what 332 configurations of public rows
+left (0.47 to 0.55, by differences within a configuration)."""
 _LEAST = 0.03
 """Least stated spread: the difference between two launches of one configuration."""
 _TELLING = 9
@@ -110,19 +115,26 @@ def _numbers(metrics: JsonObject) -> RunMetrics:
     return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
-def _weight(point: MeasuredPoint) -> float:
-    """Return the weight of a point's squared residuals; 1 = a typical single run.
+def weights(points: Points, alike: float) -> list[float]:
+    """Return the weights of the points' squared residuals; 1 = a typical single run.
 
     A mean of equivalent rows is surer than a single run; less so where they differ by more than
-    runs should. The variance of two values that lie a range r apart is r² / 2.
+    runs should. The variance of two values that lie a range r apart is r² / 2. Loads of one
+    configuration share an error: n of them weigh n / (1 + (n - 1) `alike`), by the correlation of
+    their errors, as a random effect has it.
     """
     noise = UNCERTAIN[HEADLINE] ** 2
-    return point.weight * (len(point.members) * noise / max(noise, point.spread**2 / 2))
+    loads = Counter(point.configuration for point in points)
+    return [
+        point.weight
+        * (len(point.members) * noise / max(noise, point.spread**2 / 2))
+        / (1 + (loads[point.configuration] - 1) * alike)
+        for point in points
+    ]
 
 
-def _residuals(point: MeasuredPoint, predicted: RunMetrics) -> list[float]:
+def _residuals(point: MeasuredPoint, predicted: RunMetrics, weight: float) -> list[float]:
     """Return one residual per metric of `UNCERTAIN`; 0 for an unmeasured one."""
-    weight = _weight(point)
     residuals = dict.fromkeys(UNCERTAIN, 0.0)
     for name, uncertain in UNCERTAIN.items():
         if (measured := point.metrics.get(name, 0.0)) > 0:
@@ -139,6 +151,7 @@ def _slopes(
     calibration: Calibration,
     factors: Sequence[Factor],
     predicted: RunMetrics,
+    weight: float,
 ) -> Floats:
     """Return the derivatives of the residuals by the logarithms of factors, shape (metrics,
     factors)."""
@@ -147,12 +160,11 @@ def _slopes(
         for which, unit in zip(factors, np.eye(len(factors)), strict=True)
     }
     setup = point.resolved.setup
-    weight = _weight(point)
     node = SteadyNode(setup.model, setup.hardware, setup.gpus, point.workload, calibration, moved)
     logs = node.predict(setup.engine, setup.version, setup.knobs).drawn
     slopes = np.zeros((len(UNCERTAIN), len(factors)))
     for place, (name, residual) in enumerate(
-        zip(UNCERTAIN, _residuals(point, predicted), strict=True)
+        zip(UNCERTAIN, _residuals(point, predicted, weight), strict=True)
     ):
         log = logs.get(name.replace("median", "mean"))
         if log is None or point.metrics.get(name, 0.0) <= 0 or not predicted:
@@ -195,8 +207,10 @@ class Problem:
         self.start = start
         self._progress = progress
         physics = packaged_physics()
-        self._groups = [groups_of(point.resolved.setup) for point in points]
-        factors = chain.from_iterable(factors_of(physics, groups) for groups in self._groups)
+        self.groups = [groups_of(point.resolved.setup) for point in points]
+        # The factors of one's own node may take what all loads of a configuration share.
+        self._weights = weights(points, 0.0 if start.fitted_to else _ALIKE)
+        factors = chain.from_iterable(factors_of(physics, groups) for groups in self.groups)
         self.factors = sorted({which for which in factors if _free(which, start)})
         self._spread = np.array(
             [physics.figures[which.figure].spread[which.level] for which in self.factors]
@@ -235,7 +249,7 @@ class Problem:
         """Simulate all points, or those at `places`, with a calibration."""
         physics = packaged_physics()
         wanted = range(len(self.points)) if places is None else places
-        figures = [composed(physics, calibration, self._groups[place]) for place in wanted]
+        figures = [composed(physics, calibration, self.groups[place]) for place in wanted]
         keys = [(place, *its.values()) for place, its in zip(wanted, figures, strict=True)]
         pairs = zip(keys, figures, strict=True)
         missing = {key: its for key, its in pairs if key not in self._simulated}
@@ -262,7 +276,7 @@ class Problem:
     def residuals(self, x: Floats) -> Floats:
         """Return the residuals, shape (points * metrics + factors,)."""
         metrics = self.predict(self.calibration(x))
-        data = [_residuals(*pair) for pair in zip(self.points, metrics, strict=True)]
+        data = [_residuals(*each) for each in zip(self.points, metrics, self._weights, strict=True)]
         return np.concatenate([np.ravel(data), (x - self._centre) / self._spread])
 
     def jacobian(self, x: Floats) -> Floats:
@@ -276,10 +290,12 @@ class Problem:
         metrics = self.predict(calibration)
         column = {which: place for place, which in enumerate(self.factors)}
         rows = np.zeros((len(self.points), len(UNCERTAIN), len(x)))
-        blocks = zip(self.points, self._groups, metrics, rows, strict=True)
-        for point, members, its, block in blocks:
+        blocks = zip(self.points, self.groups, metrics, self._weights, rows, strict=True)
+        for point, members, its, weight, block in blocks:
             mine = [which for which in factors_of(packaged_physics(), members) if which in column]
-            block[:, [column[which] for which in mine]] = _slopes(point, calibration, mine, its)
+            block[:, [column[which] for which in mine]] = _slopes(
+                point, calibration, mine, its, weight
+            )
         return np.concatenate([rows.reshape(-1, len(x)), np.diag(1.0 / self._spread)])
 
     def deviations(self, x: Floats) -> ByFactor:
@@ -342,12 +358,14 @@ class PointErrors:
         errors: by metric, of the fit to all points.
         unseen: kind of `PredictionErrors.unseen` -> that of the total token throughput, by a fit
             that had not seen the point's group of that kind.
+        groups: kind -> name of that group.
     """
 
     engine: str
     load: str
     errors: Mapping[str, float]
     unseen: Mapping[str, float]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def stated_errors(
@@ -429,24 +447,33 @@ def _shared(points: Sequence[PointErrors]) -> float:
 
 def _unseen(points: Sequence[PointErrors]) -> dict[str, float]:
     """Return the additions to engines' spreads for an unseen group, by kind: they cover nine of ten
-    left-out errors."""
+    left-out errors.
+
+    Each group counts alike, however many points it has: the next prediction is of another group,
+    not of another point of these.
+    """
     seen = [point for point in points if HEADLINE in point.errors]
     own = {
         name: _scale([_foreseen(p, HEADLINE) for p in seen if p.engine == name])
         for name in {point.engine for point in seen}
     }
-    added = {}
-    for kind in _NEW:
+    # An unmeasured engine has the largest spread of the others.
+    others = {name: max((own[e] for e in own if e != name), default=own[name]) for name in own}
+    added = {"workload": 0.0}  # the engines' spreads are those of unseen workloads already
+    for kind in set(_NEW) - added.keys():
+        spread = others if kind == "engine" else own
         lacking = sorted(
-            (p.unseen[kind] / Z90) ** 2 - own[p.engine] ** 2 for p in seen if kind in p.unseen
+            ((p.unseen[kind] / Z90) ** 2 - spread[p.engine] ** 2, p.groups.get(kind, ""))
+            for p in seen
+            if kind in p.unseen
         )
         if not lacking:
             continue
+        sizes = Counter(group for _, group in lacking)
+        shares = np.cumsum([1.0 / sizes[group] for _, group in lacking]) / len(sizes)
         # Take the rank within which the next error lies with odds of 9 to 1.
-        rank = min(len(lacking), math.ceil(0.9 * (len(lacking) + 1)))
-        added[kind] = round(math.sqrt(max(0.0, lacking[rank - 1])), 3)
-        if kind == "workload":
-            added[kind] = 0.0  # the engines' spreads are those of unseen workloads already
+        rank = int(np.searchsorted(shares, 0.9 * (1.0 + 1.0 / len(lacking)) - 1e-9))
+        added[kind] = round(math.sqrt(max(0.0, lacking[min(rank, len(lacking) - 1)][0])), 3)
     return added
 
 
@@ -455,6 +482,18 @@ def _scale(errors: Sequence[float]) -> float:
     if not errors:
         return 0.5
     return max(_LEAST, float(np.quantile(np.abs(errors), 0.9)) / Z90)
+
+
+class LeftOutPrediction(NamedTuple):
+    """Total token throughput by a fit without the point's group, 0 where it is predicted not to
+    run, and the ends of its 90 % interval, tokens per second.
+
+    The interval is that of a calibration whose errors have not seen the group either.
+    """
+
+    throughput: float
+    low: float
+    high: float
 
 
 @frozen
@@ -466,8 +505,8 @@ class Predicted:
         metrics: under the names of `autotune.load.metrics`, with figures fitted to all points; empty
             where it is predicted not to run.
         low, high: ends of the 90 % interval of the total token throughput, tokens per second.
-        left_out: kind of group to the total token throughput with figures fitted to all points but
-            those of this point's group; 0 where it is predicted not to run.
+        left_out: by kind of group, with figures fitted to all points but those of this point's
+            group.
     """
 
     point: MeasuredPoint
@@ -475,7 +514,7 @@ class Predicted:
     low: float = 0.0
     high: float = math.inf
     failure: str | None = None
-    left_out: Mapping[str, float] = field(default_factory=dict)
+    left_out: Mapping[str, LeftOutPrediction] = field(default_factory=dict)
 
     @property
     def throughput(self) -> float:
@@ -516,11 +555,13 @@ def fitted_calibration(
         calibration = problem.calibration(x)
         fitted = problem.predict(calibration)
         unseen = _cross_validated(problem, x, progress) if cross_validate else [{} for _ in ran]
+    for line in pressing(calibration, problem.groups):
+        progress(line)
     missed = [
-        _errors_of_point(*each)
-        for each in zip(ran, fitted, unseen, kinds_with_evidence(ran), strict=True)
+        _errors_of_point(*each) for each in zip(ran, fitted, unseen, group_names(ran), strict=True)
     ]
-    errors = stated_errors(missed, _covered(ran), begin.errors)
+    subjects = [subject_of(p.resolved.setup, p.workload, p.metrics) for p in ran]
+    errors = stated_errors(missed, _covered(subjects), begin.errors)
     learned = Counter(
         (point.members[0].source, point.members[0].evidence.value) for point in points
     )
@@ -536,9 +577,31 @@ def fitted_calibration(
         }
     )
     predictions = predicted_by(points, calibration)
-    for place, left_out in zip(places, unseen, strict=True):
+    without = _left_out(missed, subjects, unseen, begin.errors)
+    for place, left_out in zip(places, without, strict=True):
         predictions[place] = replace(predictions[place], left_out=left_out)
     return calibration, predictions
+
+
+def _left_out(
+    missed: Sequence[PointErrors],
+    subjects: Sequence[Subject],
+    unseen: Sequence[Mapping[str, float]],
+    before: PredictionErrors,
+) -> list[dict[str, LeftOutPrediction]]:
+    """Return per point and kind the prediction without its group, with the interval of one that
+    nobody measured."""
+    found: list[dict[str, LeftOutPrediction]] = [{} for _ in missed]
+    groups = {(kind, name) for point in missed for kind, name in point.groups.items()}
+    for kind, name in groups:
+        kept = [place for place, one in enumerate(missed) if one.groups.get(kind) != name]
+        covered = _covered([subjects[place] for place in kept])
+        errors = stated_errors([missed[place] for place in kept], covered, before)
+        for place in {*range(len(missed))}.difference(kept):
+            if (value := unseen[place].get(kind)) is not None:
+                interval = interval90(value, sigma(errors, subjects[place]))
+                found[place][kind] = LeftOutPrediction(value, *interval)
+    return found
 
 
 def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict[str, float]]:
@@ -559,7 +622,10 @@ def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict
 
 
 def _errors_of_point(
-    point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, float], counts: set[str]
+    point: MeasuredPoint,
+    fitted: Mapping[str, float],
+    unseen: Mapping[str, float],
+    names: Mapping[str, str],
 ) -> PointErrors:
     load = f"{point.era} {point.gpu} {point.model.family} {point.workload.name}"
     errors = {
@@ -570,15 +636,14 @@ def _errors_of_point(
     left_out = {
         kind: math.log(point.metrics[HEADLINE] / predicted)
         for kind, predicted in unseen.items()
-        if predicted > 0 and kind in counts
+        if predicted > 0
     }
-    return PointErrors(point.engine, load, errors, left_out)
+    return PointErrors(point.engine, load, errors, left_out, names)
 
 
-def _covered(points: Points) -> list[Subject]:
+def _covered(subjects: Iterable[Subject]) -> list[Subject]:
     """List the setups and loads that were measured, with rounded loads."""
-    subjects = {subject_of(point.resolved.setup, point.workload, point.metrics) for point in points}
-    covered = sorted(subjects, key=attrgetter("engine", "gpu", "model", *_LOAD))
+    covered = sorted({*subjects}, key=attrgetter("engine", "gpu", "model", *_LOAD))
     return [
         one.model_copy(update={name: round(getattr(one, name), 1) for name in _LOAD})
         for one in covered

@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +86,18 @@ class MeasuredRow:
     metrics: Mapping[str, float]
     failure: str | None
     evidence: Evidence = Evidence.MEASURED
+
+    @property
+    def configuration(self) -> tuple[str, ...]:
+        """Return what names the served configuration and its node, whatever the load."""
+        context = self.resolved.context
+        return (
+            self.resolved.effective.fingerprint,
+            context.version,
+            context.model.id,
+            context.hardware.model_dump_json(),
+            str(context.gpus),
+        )
 
     @cached_property
     def cold_start_s(self) -> float:
@@ -230,6 +241,10 @@ class MeasuredPoint:
         return self.resolved.card.engine
 
     @property
+    def configuration(self) -> tuple[str, ...]:
+        return self.members[0].configuration
+
+    @property
     def era(self) -> str:
         """Return the engine with the first two numbers of its version: ``vllm 0.11``."""
         release = Version(self.resolved.context.version).release
@@ -254,13 +269,8 @@ def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
     """Merge equivalent rows, in the order of the first of each."""
     equivalents: dict[tuple[str, ...], list[MeasuredRow]] = {}
     for row in rows:
-        context = row.resolved.context
         identity = (
-            row.resolved.effective.fingerprint,
-            context.version,
-            context.model.id,
-            context.hardware.model_dump_json(),
-            str(context.gpus),
+            *row.configuration,
             # Compare the load's name: a client that lost a request in fifty sent the same load.
             row.workload.name,
             f"{shape(row.workload)} {[point.arrival for point in row.workload.points]}",
@@ -283,10 +293,6 @@ def _geometric_mean(values: Sequence[float]) -> float:
     """Return the geometric mean; of counts that may be 0 (failed requests) the plain mean."""
     figures = np.array(values, dtype=float)
     return float(np.exp(np.log(figures).mean()) if (figures > 0).all() else figures.mean())
-
-
-_KINDS = {"engine", "version", "gpu", "model"}
-"""Kinds of group of which one may be all that there is of another."""
 
 
 def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ...]]]:
@@ -315,23 +321,14 @@ def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ..
     }
 
 
-def kinds_with_evidence(points: Sequence[MeasuredPoint]) -> list[set[str]]:
-    """Return per point the kinds whose removal leaves no other measured engine, version, GPU or
-    model of it.
-
-    Some versions have no other rows than those of an early DeepSeek-R1: the errors that a fit
-    without that model has of them say little of models.
-    """
-    kinds = groups(points)
-    telling = [set(kinds) for _ in points]
-    for kind in _KINDS & kinds.keys():
-        others = _KINDS - {kind, "version" if kind == "engine" else kind}
-        groups_of_others = [kinds.get(other, {}).values() for other in others]
-        for members in map(set, kinds[kind].values()):
-            for group in chain.from_iterable(groups_of_others):
-                for place in group if members.issuperset(group) else ():
-                    telling[place].discard(kind)
-    return telling
+def group_names(points: Sequence[MeasuredPoint]) -> list[dict[str, str]]:
+    """Return per point kind -> name of its group, of the kinds of `groups`."""
+    names: list[dict[str, str]] = [{} for _ in points]
+    for kind, named in groups(points).items():
+        for name, members in named.items():
+            for place in members:
+                names[place][kind] = name
+    return names
 
 
 SERVER = {"command": "--command", "hardware": "--hw", "engine_version": "--engine-version"}

@@ -86,8 +86,8 @@ def _row(predicted: Predicted, kinds: Sequence[str]) -> dict[str, str]:
         row["ratio"] = f"{predicted.throughput / warm:.2f}"
         row["90 % interval"] = f"{_rate(predicted.low)} to {_rate(predicted.high)}"
         row["inside"] = "yes" if predicted.inside else "no"
-        for kind, throughput in predicted.left_out.items():
-            row[f"without its {kind}"] = f"{throughput / warm:.2f}"
+        for kind, without in predicted.left_out.items():
+            row[f"without its {kind}"] = f"{without.throughput / warm:.2f}"
         for name, metric in _TIMES.items():
             if (ratio := predicted.ratio(metric)) is not None:
                 row[f"{name} ratio"] = f"{ratio:.2f}"
@@ -120,22 +120,25 @@ def errors(predictions: Predictions) -> Json:
 
     ``throughput`` is the median |predicted / measured - 1| of the total token throughput, where a
     point that is predicted not to run counts 1; ``left_out`` the same by kind of group, with each
-    point's group left out; ``times`` that of mean TTFT and TPOT. ``coverage`` is the share of
+    point's group left out, with the share of measured values inside its interval and the interval's
+    median width, upper over lower end; ``times`` that of mean TTFT and TPOT, ``ttft_bias`` the
+    median predicted / measured TTFT by engine. ``coverage`` is the share of
     measured throughputs inside their 90 % interval; ``failures`` counts those measured and the
     predicted ones of them, ``invented`` names points that ran and are predicted not to.
     """
     ran = [one for one in predictions if one.point.failure is None]
     failed = [one for one in predictions if one.point.failure is not None]
-    left_out = {
-        kind: [one.left_out[kind] / one.measured for one in ran if kind in one.left_out]
-        for kind in _kinds(predictions)
-    }
+    engines = dict.fromkeys(one.point.engine for one in ran)
     return {
         "points": len(ran),
         "throughput": _error(one.throughput / one.measured for one in ran),
-        "left_out": {kind: _error(ratios) for kind, ratios in left_out.items()},
+        "left_out": {kind: _unseen(ran, kind) for kind in _kinds(predictions)},
         "times": {
             name: _error(one.ratio(metric) for one in ran) for name, metric in _TIMES.items()
+        },
+        "ttft_bias": {
+            engine: _median(one.ratio(_TIMES["TTFT"]) for one in ran if one.point.engine == engine)
+            for engine in engines
         },
         "coverage": float(np.mean([one.inside for one in ran])) if ran else None,
         "failures": {
@@ -148,8 +151,24 @@ def errors(predictions: Predictions) -> Json:
 
 def _error(ratios: Iterable[float | None]) -> float | None:
     """Return the median error of the predicted over the measured values that there are."""
-    errors = [abs(ratio - 1) for ratio in ratios if ratio is not None]
-    return float(np.median(errors)) if errors else None
+    return _median(None if ratio is None else abs(ratio - 1) for ratio in ratios)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def _unseen(ran: Predictions, kind: str) -> Json:
+    """Return the errors of complete points by fits that had not seen their group of a kind."""
+    pairs = [(one.measured, one.left_out[kind]) for one in ran if kind in one.left_out]
+    return {
+        "throughput": _error(found.throughput / measured for measured, found in pairs),
+        "inside": float(
+            np.mean([found.low <= measured <= found.high for measured, found in pairs])
+        ),
+        "width": _median(found.high / found.low for _, found in pairs if found.low),
+    }
 
 
 def error_lines(summary: JsonObject) -> list[str]:
@@ -161,8 +180,17 @@ def error_lines(summary: JsonObject) -> list[str]:
     return [
         f"{summary['points']} points; "
         f"median error of total token throughput {_percent(summary['throughput'])}",
-        *(f"with its {kind} left out: {_percent(e)}" for kind, e in summary["left_out"].items()),
+        *(
+            f"with its {kind} left out: {_percent(one['throughput'])}, "
+            f"inside the 90 % interval {_percent(one['inside'])}, {one['width'] or math.inf:.1f} wide"
+            for kind, one in summary["left_out"].items()
+        ),
         *(f"median error of mean {name}: {_percent(e)}" for name, e in summary["times"].items()),
+        *(
+            f"mean TTFT of {engine}: {bias:.2f} of the measured (median)"
+            for engine, bias in summary["ttft_bias"].items()
+            if bias is not None
+        ),
         f"measured value inside the 90 % interval: {_percent(summary['coverage'])}",
         f"failures to start: {predicted}; invented: {names}",
     ]

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from autotune.node.fit.reading import groups, kinds_with_evidence, points_of, read_file
+from autotune.node.fit.calibrate import weights
+from autotune.node.fit.reading import groups, points_of, read_file
 from tests.node.fit.files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row, sweep_row
 
 
@@ -83,17 +84,14 @@ def test_groups_are_whole_and_cover_every_point_once_per_kind(tmp_path):
     assert by_kind["version"]["vllm 0.7"] == (3, 4)
 
 
-def test_a_group_that_takes_another_one_along_says_nothing_of_its_own_kind(tmp_path):
-    """Without its one version SGLang is gone too, without a GPU the version of vLLM that ran on it
-    alone."""
-    rows = [run_row(), run_row(VLLM), run_row(hardware="8xB200"), run_row(VLLM, hardware="8xB200")]
-    found = points(tmp_path, *rows[:3], {**rows[3], "engine_version": "0.11.0"})
-    assert [set(groups(found)) - kinds for kinds in kinds_with_evidence(found)] == [
-        {"version"},
-        {"gpu"},
-        {"version"},
-        {"gpu"},
+def test_loads_of_one_configuration_weigh_less_than_as_many_configurations(tmp_path):
+    loads = [run_row(input_len=64 * n, total_input_tokens=64000.0 * n) for n in (1, 2, 4)]
+    alike = [
+        {**row, "total_token_throughput": (row["total_input_tokens"] + 4000) / 10} for row in loads
     ]
+    others = [run_row(VLLM), run_row(f"{VLLM} -dcp 8")]
+    found = weights(points(tmp_path, *alike, *others), alike=0.5)
+    assert found == pytest.approx([0.5, 0.5, 0.5, 1.0, 1.0])
 
 
 def test_a_kind_with_one_group_is_none(tmp_path):

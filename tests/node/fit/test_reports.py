@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.node.fit.calibrate import Predicted
+from autotune.node.fit.calibrate import LeftOutPrediction, Predicted
 from autotune.node.fit.reading import points_of, read_file
 from autotune.node.fit.report import error_lines, errors, ranking_lines, rankings, table
 from tests.node.fit.files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row
@@ -51,7 +51,9 @@ def test_a_line_says_measured_predicted_and_interval(tmp_path):
         ),
     ]
     (point,) = points_of(read_file(lines_file(tmp_path, *equivalent)).rows)
-    text = table([told(point, 20_000.0, left_out={"engine": 14_000.0})]).splitlines()
+    text = table(
+        [told(point, 20_000.0, left_out={"engine": LeftOutPrediction(14_000.0, 9_000.0, 21_000.0)})]
+    ).splitlines()
     assert len(text) == 3
     cells = dict(zip(text[0].split(" | "), text[2].split(" | "), strict=True))
     assert cells["| point"] == "| 1+2"
@@ -98,6 +100,24 @@ def test_errors_count_what_is_predicted_not_to_run(tmp_path):
     assert found["times"]["TTFT"] == pytest.approx(0.1)
     assert found["times"]["TPOT"] is None
     assert "failures to start: 1 of 2 predicted" in "\n".join(error_lines(found))
+
+
+def test_predictions_without_their_group_have_an_error_a_coverage_and_a_width(tmp_path):
+    points = own_points(tmp_path, {SGLANG: 1000, f"{SGLANG} {DP}": 2000, VLLM: 1500})
+    unseen = [(1200.0, 900.0, 1600.0), (2200.0, 2100.0, 2310.0), (1500.0, 1000.0, 2000.0)]
+    found = errors(
+        [
+            told(point, 1000, left_out={"model": LeftOutPrediction(*one)})
+            for point, one in zip(points, unseen, strict=True)
+        ]
+    )
+    assert found["left_out"]["model"] == pytest.approx(
+        {"throughput": 0.1, "inside": 2 / 3, "width": 16 / 9}
+    )
+    assert found["ttft_bias"] == pytest.approx({"sglang": 1.1, "vllm": 1.1})
+    said = "\n".join(error_lines(found))
+    assert "with its model left out: 10.0%, inside the 90 % interval 66.7%, 1.8 wide" in said
+    assert "mean TTFT of sglang: 1.10 of the measured" in said
 
 
 def test_order_is_judged_at_one_load_for_all_engines_and_for_each(tmp_path):
