@@ -281,6 +281,8 @@ def _lines(predicted: Figures) -> Iterator[str]:
     yield from _changes(predicted)
     if predicted["memory_verdict"] is not None:
         yield memory_line(predicted)
+    if predicted["warning"] is not None:
+        yield f"warning: {predicted['warning']}"
     for reason in predicted["effects"]:
         yield f"note: {reason}"
     if failure is None:

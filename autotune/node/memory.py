@@ -27,7 +27,12 @@ _NORMAL = NormalDist()
 _STATES = 256
 """Sequences whose states, other than recurrent ones, are set aside."""
 TOO_CLOSE = 0.1
-"""Odds below which (9 to 1 either way) the plan is too close to call."""
+"""Odds below which (9 to 1 either way) the plan is too close to call: the simulated server starts, with
+a warning."""
+_CLOSE_SIGMAS = -_NORMAL.inv_cdf(TOO_CLOSE)
+_SHORTENED = 0.5
+"""Odds that a launcher shortened a context that no option names, of a pool of `full_context_pool`
+tokens: one such server ran (GPUStack's lab), another was refused."""
 
 MEMORY_KEYS = (
     *("memory_verdict", "memory_margin_gb", "memory_margin_sigma_gb", "memory_fit_probability"),
@@ -53,9 +58,11 @@ class MemoryPlan(NamedTuple):
         runtime: the driver's context and the buffers of communication.
         kv_cache: what is left for the cache under the engine's fraction; negative = does not fit.
         kv_token: bytes that a replica's token takes, over the layers of one pipeline stage.
-        capacity_tokens: tokens that one attention replica can keep, in whole blocks.
+        capacity_tokens: tokens that one attention replica can keep, in whole blocks; where it is too
+            close to call, what a start would prove.
         needed_tokens: tokens that the engine insists on at start (vLLM: one sequence of full
             length).
+        shortened: odds that it insists on less, as something else shortened the context.
         spare: what is left beside the engine's share, where graphs and whatever is not in the share
             must fit.
         cache_sigma, spare_sigma: standard deviations of `kv_cache` and `spare`.
@@ -71,6 +78,7 @@ class MemoryPlan(NamedTuple):
     capacity_tokens: int
     longest_request_tokens: int
     needed_tokens: int
+    shortened: float
     spare: float
     cache_sigma: float
     spare_sigma: float
@@ -93,7 +101,8 @@ class MemoryPlan(NamedTuple):
     @property
     def fit_probability(self) -> float:
         """Return the odds that it starts: that the engine's required cache exists."""
-        return self.holds(self.needed_tokens)
+        needed = self.holds(self.needed_tokens)
+        return needed + self.shortened * (self.holds(1) - needed)
 
     def holds(self, tokens: float) -> float:
         """Return the odds that a replica's cache holds this number of tokens: margin over
@@ -103,14 +112,13 @@ class MemoryPlan(NamedTuple):
 
     @property
     def starts(self) -> bool:
-        """Return whether the simulated server starts: its odds are even or better."""
-        return self.fit_probability >= 0.5 and self.kv_cache > self.kv_token
+        """Return whether the simulated server starts: it is not sure to fail."""
+        return self.fit_probability >= TOO_CLOSE
 
     @property
     def verdict(self) -> MemoryVerdict:
-        """Describe the odds in words; if too close to call, the simulated server starts at even
-        odds or better."""
-        if min(self.fit_probability, 1 - self.fit_probability) > TOO_CLOSE:
+        """Describe the odds in words."""
+        if min(self.fit_probability, 1 - self.fit_probability) >= TOO_CLOSE:
             return MemoryVerdict.TOO_CLOSE
         return MemoryVerdict.FITS if self.fit_probability > 0.5 else MemoryVerdict.DOES_NOT_FIT
 
@@ -300,13 +308,21 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         prompts = c.window_rows_of_prompts * min(server.token_budget, server.context_length)
         taken += prompts * window_row_bytes(a) / server.pipeline_parallel
         kv_cache -= min(kv_cache / 2, taken)
-    kv_token = _kv_token_bytes(server)
-    blocks = int(max(0.0, kv_cache) / kv_token) // server.block_tokens
-    capacity = blocks * server.block_tokens
-    fitted = server.fits_context
-    # One block is left free for sequences that hold none.
-    longest = min(server.context_length, capacity - fitted * server.block_tokens)
     base = c.memory_sigma_gb * 1e9
+    cache_sigma = math.hypot(base, cache_sigma)
+    kv_token = _kv_token_bytes(server)
+    block = server.block_tokens
+    capacity = int(max(0.0, kv_cache) / kv_token) // block * block
+    fitted = server.fits_context
+    whole = bool(c.full_context_option) and not fitted
+    untold = whole and server.setup.knobs.get("context_length") is None
+    shortened = untold and capacity >= c.full_context_pool
+    needed = server.context_length if whole else 1
+    if needed * kv_token <= kv_cache + _CLOSE_SIGMAS * cache_sigma:
+        # A server that starts has what it needs, whatever was planned.
+        capacity = max(capacity, -(-needed // block) * block)
+    # One block is left free for sequences that hold none.
+    longest = min(server.context_length, capacity - fitted * block)
     return MemoryPlan(
         total=total,
         weights=weights,
@@ -317,9 +333,10 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         kv_token=kv_token,
         capacity_tokens=capacity,
         longest_request_tokens=max(0, longest),
-        needed_tokens=server.context_length if c.full_context_option and not fitted else 1,
+        needed_tokens=needed,
+        shortened=shortened * _SHORTENED,
         spare=spare,
-        cache_sigma=math.hypot(base, cache_sigma),
+        cache_sigma=cache_sigma,
         spare_sigma=math.hypot(base, spare_sigma),
     )
 
@@ -331,17 +348,32 @@ def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
         return Failure(FailureKind.BAD_ARGUMENT, message, "")
     if plan.starts:
         return None
-    short = f"{-plan.margin_bytes / 1e9:.1f} GB per GPU are missing, give or take {plan.sigma_bytes / 1e9:.1f}"
-    if plan.verdict is MemoryVerdict.TOO_CLOSE:
-        short += f": too close to call, with odds of starting of {plan.fit_probability:.0%}"
-    facts = (
-        f"weights {plan.weights / 1e9:.1f} GB, a step's tensors {plan.activations / 1e9:.1f} GB, runtime "
-        f"{plan.runtime / 1e9:.1f} GB, graphs {plan.graphs / 1e9:.1f} GB of {plan.total / 1e9:.1f} GB, memory fraction "
-        f"{server.memory_fraction:g}"
-    )
     excerpt, advice = _engine_message(server, plan)
-    return Failure(
-        FailureKind.OUT_OF_MEMORY, f"Out of GPU memory: {short} ({facts}); {advice}.", excerpt
+    message = f"Out of GPU memory: {_shortage(server, plan)}; {advice}."
+    return Failure(FailureKind.OUT_OF_MEMORY, message, excerpt)
+
+
+def start_warning(server: SimulatedServer, plan: MemoryPlan) -> str | None:
+    """Return what speaks against a start that is too close to call, and the remedy; None if
+    nothing does."""
+    if plan.verdict is not MemoryVerdict.TOO_CLOSE:
+        return None
+    _, advice = _engine_message(server, plan)
+    if plan.shortened:
+        advice = f"it starts if what launches it shortens its context; {advice}"
+    return (
+        f"too close to call, with odds of starting of {plan.fit_probability:.0%}: "
+        f"{_shortage(server, plan)}; {advice}"
+    )
+
+
+def _shortage(server: SimulatedServer, plan: MemoryPlan) -> str:
+    side = "free" if plan.margin_bytes > 0 else "missing"
+    return (
+        f"{abs(plan.margin_bytes) / 1e9:.1f} GB per GPU are {side}, give or take {plan.sigma_bytes / 1e9:.1f} "
+        f"(weights {plan.weights / 1e9:.1f} GB, a step's tensors {plan.activations / 1e9:.1f} GB, runtime "
+        f"{plan.runtime / 1e9:.1f} GB, graphs {plan.graphs / 1e9:.1f} GB of {plan.total / 1e9:.1f} GB, memory fraction "
+        f"{server.memory_fraction:g})"
     )
 
 
@@ -378,10 +410,7 @@ def _engine_message(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str
         f"KV cache is needed, which is larger than the available KV cache memory ({have / GIB:.2f} GiB)."
     )
     advice = f"one {plan.needed_tokens:,}-token request needs {need / 1e9:.1f} GB of KV cache, {have / 1e9:.1f} GB are free; "
-    blocks = (
-        int((have + _NORMAL.inv_cdf(TOO_CLOSE) * plan.cache_sigma) / plan.kv_token)
-        // server.block_tokens
-    )
+    blocks = int((have - _CLOSE_SIGMAS * plan.cache_sigma) / plan.kv_token) // server.block_tokens
     if blocks > 0:
         advice += f"add {c.full_context_option} {blocks * server.block_tokens}, "
     return excerpt, f"{advice}raise memory_fraction or shard attention over more GPUs"

@@ -291,6 +291,7 @@ def prediction(
         **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan
         **(outcome.memory.to_json() if outcome.memory else {}),
         "failure": failure,
+        "warning": outcome.warning,
         **sure,
         "unseen": unseen,
         "not_simulated": not_simulated(resolved, outcome),

@@ -25,7 +25,7 @@ from autotune.load.workloads import Workload
 
 from .calibration import ServerSetup
 from .coefficients import conditional_knobs, speed_card
-from .memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, startup_s
+from .memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, start_warning, startup_s
 from .scheduling import Batching
 from .server import RecordedKnobs, SimulatedServer
 
@@ -36,13 +36,14 @@ class SimulatedOutcome:
     load points.
 
     `memory` is None where a rule failed before; `knobs_read` are those that the arithmetic asked
-    for, set or not.
+    for, set or not; `warning` says why the start is too close to call.
     """
 
     metrics: Metrics = field(default_factory=dict)
     failure: Failure | None = None
     startup_s: float = 0.0
     memory: MemoryPlan | None = None
+    warning: str | None = None
     preemptions: int = 0
     knobs_read: frozenset[str] = frozenset()
     runs: tuple[RequestRecords, ...] = ()
@@ -80,7 +81,9 @@ def run_server(
     """Simulate a server with resolved settings; calibration passes its own coefficients this
     way."""
     plan = plan_memory(server)
-    outcome = SimulatedOutcome(startup_s=startup_s(server, plan), memory=plan)
+    outcome = SimulatedOutcome(
+        startup_s=startup_s(server, plan), memory=plan, warning=start_warning(server, plan)
+    )
     if failure := start_failure(server, plan) or too_long(server, plan, workload):
         return replace(outcome, failure=failure)
     runs = []
@@ -107,10 +110,11 @@ def run_server(
 
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
-    """Refuse requests longer than the server's context or, certainly, than its whole KV pool."""
+    """Refuse requests longer than the server's context or, certainly, than the whole KV pool of one
+    that started."""
     longest = workload.longest_request
     pool = plan.capacity_tokens
-    if plan.holds(longest) >= TOO_CLOSE:
+    if plan.holds(longest) >= TOO_CLOSE * plan.fit_probability:
         pool = max(pool, longest)
     for limit, name in (
         (server.context_length, "context_length"),
