@@ -20,7 +20,8 @@ Five layouts are known, by their content:
   TPOT counts the time to the first token and is left out; its throughput is that of its fullest
   stretch, and is replaced by tokens over duration;
 - published means of closed loops as CSV with ``origin`` and ``input_output`` (1024/8192): ten
-  requests per client; a row is labelled by its line. Option files lie beside the table.
+  requests per client of lengths that the origin's client draws (`_LEAST`); a row is labelled by its
+  line. Option files lie beside the table.
 
 Nothing is checked here: ``autotune calibrate`` refuses what cannot be right, with the line.
 """
@@ -29,11 +30,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import heapq
 import json
+import random
 import re
 import shlex
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,12 @@ _LOOPS = {
     "tpot_ms": "mean_tpot_ms",
     **{name: name for name in ("gpus", "env", "total_token_throughput")},
 }
+_LEAST = {"inferencex": 0.8, "sgl-cookbook": 0.0}
+"""Shares of the asked lengths from which each origin's client draws them uniformly.
+
+InferenceX: ``--random-range-ratio 0.8`` (.github/workflows/benchmark-tmpl.yml, October 2025 to April
+2026) of its benchmark_serving.py. Cookbook: SGLang's bench_serving without that option.
+"""
 _R1 = "deepseek-ai/DeepSeek-R1"
 _OFFLINE = {
     (
@@ -151,16 +160,40 @@ def _launches(path: Path, card: Path) -> Iterator[dict[str, Any]]:
 def _loop_row(label: str, row: Mapping[str, str], folder: Path) -> dict[str, Any]:
     read, written = map(int, row["input_output"].split("/"))
     clients = int(row["concurrency"])
+    # Uneven lengths are the means of what was drawn.
+    means = read % 1000 and read % 1024
+    most = [2 * each if means else each for each in (read, written)]
+    least = [max(1, int(_LEAST[row["origin"]] * each)) for each in most]
+    ranges = [f"{low}-{high}" for low, high in zip(least, most, strict=True)]
     load = {
-        "input_len": read,
-        "output_len": written,
-        "num_prompts": 10 * clients,
+        "workload": ":".join(["random", *ranges, str(10 * clients)]),
         "max_concurrency": clients,
     }
+    if row["origin"] == "inferencex":
+        load["total_token_throughput"] = _of_means(row, clients, least, most)
     command = re.sub(
         r"(--extra_llm_api_options )(\S+)", lambda m: f"{m[1]}{folder / m[2]}", row["command"]
     )
     return {**_renamed(row, _LOOPS), "label": label, "command": command, **load}
+
+
+def _of_means(
+    row: Mapping[str, str], clients: int, least: Sequence[int], most: Sequence[int]
+) -> float:
+    """Return the tokens per second of a run from the means of its latencies, its end included.
+
+    The table has clients x tokens / latency of the longest request: more, as clients without a next
+    request are idle at the end.
+    """
+    draws = random.Random(0)
+    ends_s = [0.0] * clients
+    tokens = 0
+    for _ in range(10 * clients):
+        read, written = map(draws.randint, least, most)
+        latency_ms = float(row["ttft_ms"]) + float(row["tpot_ms"]) * (written - 1)
+        heapq.heapreplace(ends_s, ends_s[0] + latency_ms / 1e3)
+        tokens += read + written
+    return round(tokens / max(ends_s), 2)
 
 
 def _lab_row(label: str, entry: Mapping[str, Any]) -> dict[str, Any]:

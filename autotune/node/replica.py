@@ -186,10 +186,18 @@ def _whole_blocks(pieces: Sequence[Segment], block: int) -> dict[int, int]:
 
 
 class FrontEnd:
-    """HTTP and tokeniser: each of its processes reads requests one after the other."""
+    """HTTP and tokeniser: each of its processes reads requests one after the other.
+
+    The engine receives them between steps. With asynchronous scheduling a step is put together when
+    the one before it begins, of what was read until then. SGLang's ``--scheduler-recv-interval N``
+    skips this but for each N-th step; not after prompts (managers/scheduler_recv_skipper.py, 0.5.9).
+    """
 
     def __init__(self, server: SimulatedServer) -> None:
         c = server.coefficients
+        self._ahead = server.schedules_ahead
+        self._interval = server.receive_interval
+        self._decoded = 0  # steps since requests were received
         self._request_s = c.request_ms * 1e-3
         self._token_s = c.prompt_token_us * 1e-6
         self._free_s = [0.0] * server.front_ends
@@ -201,11 +209,25 @@ class FrontEnd:
         heapq.heapreplace(self._free_s, done_s)
         heapq.heappush(self._reading, (done_s, request))
 
-    def done(self, now_s: float) -> list[int]:
-        ready = []
-        while self._reading and self._reading[0][0] <= now_s:
+    def received(self, now_s: float, begun_s: float, decoded: int) -> list[int]:
+        """Return the requests of a step that begins now.
+
+        Args:
+            begun_s: when the step before it began; now after a pause.
+            decoded: steps since the last call; 0 after a pause or a step with prompts.
+        """
+        self._decoded = (self._decoded + decoded) % self._interval if decoded else 0
+        ready: list[int] = []
+        seen_s = begun_s if self._ahead else now_s
+        while not self._decoded and self._reading and self._reading[0][0] <= seen_s:
             ready.append(heapq.heappop(self._reading)[1])
         return ready
+
+    def steps_until(self, seconds: float) -> int:
+        """Return after how many of these decode steps requests are received that are read in this
+        many of them."""
+        steps = max(1, math.ceil(seconds) + self._ahead)
+        return steps + -(self._decoded + steps) % self._interval
 
     def next_s(self) -> float:
         return self._reading[0][0] if self._reading else math.inf

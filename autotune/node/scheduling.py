@@ -475,7 +475,8 @@ class Batching:
         self._client: LoopClient | SessionClient = LoopClient(requests)
         if requests.turns is not None:
             self._client = SessionClient(requests.turns, requests.concurrency)
-        self._now = 0.0
+        self._now = self._begun = 0.0
+        self._decoded = 0  # steps since the front end was asked
         self._ended = 0
         n = len(self._state)
         self._sent_s = np.zeros(n)
@@ -494,7 +495,7 @@ class Batching:
                 request = self._client.take()
                 self._sent_s[request] = sent_s
                 self._front.accept(request, sent_s, int(self._state.read[request]))
-            for request in self._front.done(self._now):
+            for request in self._front.received(self._now, self._begun, self._decoded):
                 self.scheduler.add(request)
             chunks = self.scheduler.take_chunks()
             if any(chunks):
@@ -502,7 +503,8 @@ class Batching:
             elif len(self.scheduler.running):
                 self._decode_stretch(chunks)
             else:
-                self._now = max(self._now, self._next_arrival_s())
+                self._now = self._begun = max(self._now, self._next_arrival_s())
+                self._decoded = 0
         return RequestRecords(
             sent_s=self._sent_s,
             first_token_s=self._first_s,
@@ -523,6 +525,7 @@ class Batching:
     def _mixed_step(self, chunks: Chunks) -> None:
         step = self.scheduler.begin(chunks)
         gain = self.scheduler.gain
+        self._begun, self._decoded = self._now, 0
         self._now += step.seconds
         self.scheduler.end(step)
         seen_s = self._back.send(self._now, len(step.ids) * gain + len(step.started))
@@ -543,7 +546,7 @@ class Batching:
         steps = scheduler.steps_until_change(step.ids)
         until_s = self._next_arrival_s() - self._now
         if until_s < steps * step.seconds:
-            steps = max(1, math.ceil(until_s / step.seconds))
+            steps = min(steps, self._front.steps_until(until_s / step.seconds))
         scheduler.grow(step.ids, steps)
         last = scheduler.seconds(step.ids) if steps > 1 else step.seconds
         rise = (last - step.seconds) / max(1, steps - 1)
@@ -552,7 +555,9 @@ class Batching:
         ends_s = self._now + number * (step.seconds + (number - 1.0) * (rise / 2))
         seen_s = self._back.send_steps(ends_s, len(step.ids) * scheduler.gain)
         self._note_gaps(step.ids, seen_s, scheduler.gain * len(step.ids))
+        self._begun = float(ends_s[-2]) if steps > 1 else self._now
         self._now = float(ends_s[-1])
+        self._decoded = steps
         self._finish(float(seen_s[-1]))
 
     def _note_gaps(self, ids: Ints, seen_s: Floats, tokens: float) -> None:

@@ -167,6 +167,16 @@ class SimulatedServer:
         default = self.data_parallel if self.coefficients.front_end_per == "rank" else 1
         return max(1, self._count("api_server_count", default))
 
+    @property
+    def schedules_ahead(self) -> bool:
+        """Return whether a step is put together when the one before it begins, not when it ends."""
+        return self.coefficients.host_overlap > 0
+
+    @property
+    def receive_interval(self) -> int:
+        """Return the decode steps after which the engine looks for new requests."""
+        return self._degree("scheduler_recv_interval")
+
     @cached_property
     def _whole_budget(self) -> int:
         budget = self._count("max_batched_tokens", 0) or self.coefficients.max_batched_tokens

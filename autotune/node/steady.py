@@ -72,7 +72,7 @@ class LoadSummary(NamedTuple):
         answers: tokens of an answer at `EDGES` of the distribution.
         lengths: the same at `SHARES`.
         residuals: as `answers`, of the rest of a running answer, at a random moment.
-        uniformity: how far the answers are of one length, 0 to 1.
+        width: tokens between short and long answers, as if drawn uniformly: 3.5 standard deviations.
         running_tokens: mean tokens of a running sequence at a random moment, prompt included.
         span_s: seconds in which the requests arrive; 0 = the highest number in flight, all the
             time.
@@ -89,7 +89,7 @@ class LoadSummary(NamedTuple):
     answers: Floats
     lengths: Floats
     residuals: Floats
-    uniformity: float
+    width: float
     running_tokens: float
     span_s: float
     shared: int
@@ -115,7 +115,7 @@ class LoadSummary(NamedTuple):
             answers=np.quantile(written, EDGES),
             lengths=np.quantile(written, SHARES),
             residuals=np.interp(EDGES, residual / residual[-1], lengths),
-            uniformity=max(0.0, 1.0 - 2.0 * float(written.std() / written.mean())),
+            width=math.sqrt(12) * float(written.std()),
             running_tokens=float((odds * (read + written / 2)).sum()),
             span_s=float(requests.send_s.max()),
             shared=int(np.minimum(requests.prefix_tokens, read).mean())
@@ -221,6 +221,13 @@ class Fluid:
             # Prompts that are computed slowly keep the batch from filling.
             flow = self._ranks * self._budget / self._prompt * load.written / self._gain
             running = min(running, max(self._ranks, math.ceil(flow)))
+        # Mean steps from a request's arrival to the first one with it.
+        self._unseen = server.receive_interval / 2 + server.schedules_ahead
+        self._queue = max(0, load.in_flight - running)
+        if load.in_flight < load.requests:
+            # Meanwhile the place of the request before it is empty.
+            answer = load.written / self._gain
+            running = min(running, round(load.in_flight * answer / (answer + self._unseen)))
         self._running = max(1, min(running, load.requests))
         self._batches = Batches(server)
 
@@ -261,16 +268,15 @@ class Fluid:
         wait_s = None
         if later_sent:
             computing_s, step_s = rest_s[-2:]
-            queue = max(0, load.in_flight - self._running)
-            wait_s = computing_s + step_s / 2 + self._front_end_s
-            wait_s = wait_s + queue / self._running * load.written / self._gain * step_s
+            queued = self._queue / self._running * load.written / self._gain
+            wait_s = computing_s + (self._unseen + queued) * step_s + self._front_end_s
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
     def alone_s(self) -> tuple[Seconds, Seconds]:
         """Return the seconds to the first token of a request without a queue, and of a step of the
         batch."""
         computing_s, step_s = self._seconds(self._alone())
-        return computing_s + step_s / 2 + self._front_end_s, step_s
+        return computing_s + self._unseen * step_s + self._front_end_s, step_s
 
     def _seconds(self, stages: Sequence[Sequence[Steps]]) -> list[Seconds]:
         """Return the seconds of each stage."""
@@ -311,14 +317,12 @@ class Fluid:
         decoding = self._step(self._running, self._written)
         if waiting <= 0:
             return [(steps, decoding)]
-        # Requests that replace those of one step are admitted together; more if steps are few.
-        # Answers of one length end as they began, in waves that fill steps of all ranks.
+        # Those that follow ended ones are received together: the mean of a Poisson distribution
+        # without 0. Answers of about one length end as they began, in waves.
+        wave = self._running / (1.0 + self._load.width / self._gain)
+        together = waiting * self._server.receive_interval / max(steps, 1.0)
         most = self._ranks * self._budget / self._prompt
-        together = max(1.0, waiting / max(steps, 1.0))
-        uniformity = self._load.uniformity
-        per_step: float = (
-            min(together, most) ** (1 - uniformity) * min(most, self._running) ** uniformity
-        )
+        per_step: float = min(most, max(together / -math.expm1(-together), wave))
         admitting = waiting / per_step
         ranks = min(self._ranks, max(1, round(per_step)))
         chunks = self._chunks(per_step / ranks, ranks)

@@ -62,6 +62,16 @@ def test_random_form():
     assert load_workload("random:10:20").points[0].prompts == 1000
 
 
+def test_random_form_of_ranges():
+    workload = load_workload("random:800-1000:50:400")
+    drawn = workload.draw(0, 0)
+    assert (drawn.input_tokens.min(), drawn.input_tokens.max()) == pytest.approx((800, 1000), abs=2)
+    assert drawn.input_tokens.mean() == pytest.approx(900, rel=0.01)
+    assert set(drawn.output_tokens) == {50}
+    assert workload.longest_request == 1050
+    assert "800 to 1000 random tokens with answers of 50" in workload.description
+
+
 @pytest.mark.parametrize(
     ("name", "concurrency", "tokens"),
     [
@@ -224,6 +234,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         "random:0:5",
         "random:1:2:3:4",
         "random:a:b",
+        "random:10-5:5",
+        "random:-5:5",
         "jsonl:",
         "jsonl:/no/such",
         "sharegpt:",

@@ -293,3 +293,15 @@ def test_what_does_not_fit_is_drawn_as_if_it_did():
         "total_token_throughput"
     ]
     assert np.abs(logs[:, 0] - logs[:, 1]).max() < 0.2
+
+
+@pytest.mark.parametrize("interval", [1, 10, 30])
+def test_it_foresees_what_waiting_for_a_look_at_new_requests_costs(interval: int):
+    """Prompts that wait are computed together: answers are delayed, and stalled less often."""
+    load = load_workload("random:819-1024:819-1024:320").with_concurrency(32)
+    knobs = {**TP8, "scheduler_recv_interval": interval}
+    version = VERSIONS["sglang"]
+    full = simulate(ServerSetup("sglang", version, knobs, R1, NODE, 8), load, 0).metrics
+    fast = SteadyNode(R1, NODE, 8, load).predict("sglang", version, knobs).metrics
+    for name in ("total_token_throughput", "mean_tpot_ms", "mean_e2el_ms"):
+        assert fast[name] == pytest.approx(full[name], rel=0.08)

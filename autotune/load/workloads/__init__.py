@@ -399,7 +399,9 @@ def _in_form(text: str) -> Workload:
         if speedup != 1:
             raise BadInput(f"{text}: its rows are turns of sessions, which wait for answers")
     asked = int(parts.pop("prompts", 0))
-    lengths = _LENGTHS.validate_python({"kind": form["kind"], **parts})
+    lengths = _LENGTHS.validate_python(
+        _drawn(parts, form["usage"]) or {"kind": form["kind"], **parts}
+    )
     arrival = Arrival(kind="trace", speedup=speedup) if form["kind"] == "trace" else Arrival()
     held = lengths.held if isinstance(lengths, Limited) else None
     if isinstance(lengths, ShareGPTLengths):
@@ -413,6 +415,26 @@ def _in_form(text: str) -> Workload:
         origin=form["origin"].format(**facts),
         points=[LoadPoint(prompts=prompts, arrival=arrival, lengths=lengths)],
     )
+
+
+def _drawn(parts: dict[str, str], usage: str) -> Json:
+    """Return the lengths of ``random:LEAST-MOST:…``, drawn uniformly; empty for fixed ones.
+
+    Replaces the numbers in `parts` by ranges, as people read them. Raises `BadInput` for a range
+    that falls.
+    """
+    if parts.keys().isdisjoint(("input_least", "output_least")):
+        return {}
+    drawn: Json = {"kind": "quantiles", "total_limit": 0}
+    for side in ("input", "output"):
+        most = int(parts[f"{side}_tokens"])
+        least = int(parts.pop(f"{side}_least", most))
+        if least > most:
+            raise BadInput(f"the range {least}-{most} falls: write {usage}")
+        drawn[f"{side}_quantiles"] = {0.0: least, 1.0: most}
+        drawn["total_limit"] += most
+        parts[f"{side}_tokens"] = f"{least} to {most}"
+    return drawn
 
 
 def with_options(

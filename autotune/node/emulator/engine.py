@@ -113,6 +113,7 @@ class LiveEngine:
         self._scheduler = Scheduler(server, self._state, self._caches, capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
         self._step: EngineStep | None = None
+        self._begun_s, self._decoded = 0.0, 0
         self._due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned: set[int] = set()
@@ -251,7 +252,8 @@ class LiveEngine:
 
     def _begin(self, at_s: float) -> None:
         self._drop_abandoned()
-        for slot in self._front.done(at_s):
+        begun_s = at_s if self._step is None else self._begun_s
+        for slot in self._front.received(at_s, begun_s, self._decoded):
             self._scheduler.add(slot)
         chunks = self._scheduler.take_chunks()
         for chunk in chain.from_iterable(chunks):
@@ -261,9 +263,11 @@ class LiveEngine:
                 on_cached(chunk.start)
         if any(chunks) or len(self._scheduler.running):
             self._step = self._scheduler.begin(chunks)
+            self._begun_s, self._decoded = at_s, int(not any(chunks))
             self._due_s = at_s + self._step.seconds * self.slowness
         else:
-            self._step, self._due_s = None, self._front.next_s()
+            self._step, self._due_s = None, max(at_s, self._front.next_s())
+            self._decoded = 0
 
     def _end(self, step: EngineStep) -> None:
         """Send the tokens of a step after the detokeniser has sent those of earlier steps."""

@@ -200,7 +200,8 @@ def _lengths(lengths: Lengths) -> str:
     if isinstance(lengths, FixedLengths):
         return f"{lengths.input_tokens}→{lengths.output_tokens}"
     if isinstance(lengths, TableLengths):
-        return lengths.stand_in_for or "chat"
+        read, written = lengths.input_quantiles[1.0], lengths.output_quantiles[1.0]
+        return lengths.stand_in_for or f"{read:.0f}→{written:.0f}"
     if isinstance(lengths, LibraryTextLengths):
         return f"{lengths.text} {lengths.input_tokens}→{lengths.output_tokens}"
     return "ShareGPT" if isinstance(lengths, ShareGPTLengths) else lengths.file
