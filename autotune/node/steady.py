@@ -317,7 +317,7 @@ class Fluid:
         decoding = self._step(self._running, self._written)
         if waiting <= 0:
             return [(steps, decoding)]
-        # Those that follow ended ones are received together: the mean of a Poisson distribution
+        # Requests after ended ones are received together: the mean of a Poisson distribution
         # without 0. Answers of about one length end as they began, in waves.
         wave = self._running / (1.0 + self._load.width / self._gain)
         together = waiting * self._server.receive_interval / max(steps, 1.0)
