@@ -1,7 +1,5 @@
 """``autotune bench``: send and measure a load, or check answers with ``--accuracy``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext

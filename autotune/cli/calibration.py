@@ -1,7 +1,5 @@
 """``autotune calibrate``: fit the simulator's coefficients to measurements."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """``autotune doctor``: print the checks of this machine. It succeeds whatever they find."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

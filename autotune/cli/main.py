@@ -1,8 +1,6 @@
 """The command line: parse, one call, print. No logic, and no heavy import before a command needs
 it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """``autotune simulate`` and ``autotune emulate``."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterator, Sequence

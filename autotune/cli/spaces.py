@@ -1,7 +1,5 @@
 """``autotune space show`` and ``autotune space check``."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

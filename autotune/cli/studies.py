@@ -1,7 +1,5 @@
 """``autotune report``, ``export``, ``list``, ``bundle`` and ``compare``."""
 
-from __future__ import annotations
-
 import sys
 from datetime import UTC, datetime
 from pathlib import Path

@@ -7,8 +7,6 @@ through a low rank, in groups of heads. Sources: DeepSeek-V4's report, sections 
 SGLang 0.5.23, mem_cache/deepseek_v4_memory_pool.py (the same bytes).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal

@@ -1,8 +1,6 @@
 """Base of the schemas: entries that refuse unknown keys, versions and version ranges; the YAML
 parser."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

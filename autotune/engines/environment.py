@@ -4,8 +4,6 @@
 A recorded secret is a reference to its variable, as in every stored command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 

@@ -8,8 +8,6 @@ else is refused when the file is read. Texts are not multiplied or formatted, an
 grow to is bounded, so that a space file can be taken from a stranger.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

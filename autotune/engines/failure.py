@@ -1,7 +1,5 @@
 """How a configuration fails: a value, never an exception."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict
 from enum import StrEnum

@@ -5,8 +5,6 @@ The options are asked of the engine's own parser; a version without a table borr
 one's. A study has the installed engines if launches start here, else those of the bundled tables.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ The cards say which options are counterparts of each other (`Counterpart`), and 
 does without (`Dispensable`). A setting of the environment that no engine claims is everybody's.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -8,8 +8,6 @@ translated or dropped. What stands in front of an engine's words is data (``laun
 (('trtllm-serve', './m'), {'A': '1'}, ('left out: mpirun -n 1 (each launch starts the server alone)',))
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence

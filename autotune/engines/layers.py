@@ -5,8 +5,6 @@ may have a mixer alone or a feed-forward part alone. Every figure is of one laye
 model's groups are in `autotune.engines.cards`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import ClassVar, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Find and read the documents of ``search_spaces/``; every error names file and line."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -11,8 +11,6 @@ ask. Sources: kernel documentation, "GPU Product Information" and "Memory Info" 
 processes drivers/gpu/drm/amd/amdkfd/kfd_process.c.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform

@@ -7,8 +7,6 @@ from, and which change neither speed nor memory. One that no card names is not s
 may depend on it in silence.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

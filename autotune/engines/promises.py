@@ -1,8 +1,6 @@
 """Trade-offs of a configuration for speed: marked values of its knobs (`Knob.gives_up`), shorter
 requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 
 from pydantic import ConfigDict, Field

@@ -6,8 +6,6 @@ short convolution. Sources: vLLM 0.33, model_executor/layers/mamba/mamba_utils.p
 models/kimi_k3/nvidia/kda.py.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt

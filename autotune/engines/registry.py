@@ -6,8 +6,6 @@ peculiar to its command line, registered under the entry-point group ``autotune.
 ``examples/llama_server`` is a whole one, with the tests that tell whether it fits.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import cache
 

@@ -10,8 +10,6 @@ literals. An object becomes a mapping of its fields, an enumeration its member's
 text. What cannot be read ends the reading; what came before it counts.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -8,8 +8,6 @@ What the other version takes and reads alike then stays as it is. Else the knobs
 sets are written as the card writes them for that version. Defaults stay those of each version.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Set
 from dataclasses import field, replace

@@ -7,8 +7,6 @@ or are pointless, *effects* which settings the engine itself changes or ignores.
 PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase

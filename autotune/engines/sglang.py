@@ -1,7 +1,5 @@
 """SGLang: a plain ``argparse`` parser; its peculiarities are in its YAML and its tables."""
 
-from __future__ import annotations
-
 from .command import Command, Words
 from .engine import Engine, expand_file
 

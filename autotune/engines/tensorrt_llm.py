@@ -1,8 +1,6 @@
 """TensorRT-LLM: a strict ``click`` command line, and a YAML file that overrides it or not, by
 version."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path

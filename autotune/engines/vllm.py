@@ -1,7 +1,5 @@
 """vLLM: the peculiarities of its ``FlexibleArgumentParser``."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Set

@@ -20,8 +20,6 @@ Three kinds of outcome are kept apart:
 The watchdog's process imports this module, so it imports nothing that takes time.
 """
 
-from __future__ import annotations
-
 from autotune.base import frozen
 
 

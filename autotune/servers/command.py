@@ -7,8 +7,6 @@ read when a server is launched, and are known to nobody but the server, the clie
 them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

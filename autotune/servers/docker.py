@@ -6,8 +6,6 @@ ends what a kill of the docker command leaves running: the container, which is t
 and not ours.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

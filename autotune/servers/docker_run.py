@@ -9,8 +9,6 @@ which knows contexts, logins and remote hosts. A session with the daemon by a li
 more dependency and one more way to log in.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ less sure, or only some of them impossible, is a *warning*. A check is one small
 `Host` to its findings; `CHECKS` lists them all.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

@@ -16,8 +16,6 @@ Everything else stays.
 Standard library only: the watchdog imports it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

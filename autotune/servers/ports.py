@@ -7,8 +7,6 @@ goes when the last process that holds it goes. The watchdog holds it too, so tha
 the server and not with a tuner that was killed.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -5,8 +5,6 @@ Problems here say nothing about a configuration. Only processes that the launch 
 ended.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

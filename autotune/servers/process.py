@@ -1,8 +1,6 @@
 """Servers as processes of this machine, each under a watchdog, and the launcher that starts
 them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -15,8 +15,6 @@ A container is no child of ours: only the Docker daemon can end it. It is found 
 its launch gave it, a value that no other container has. Nothing is ever chosen by its name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

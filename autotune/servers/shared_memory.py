@@ -19,8 +19,6 @@ Everything else stays.
 Standard library only: the watchdog imports it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -9,8 +9,6 @@ which ``CUDA_VISIBLE_DEVICES`` stands in (ROCm documentation, "GPU isolation tec
 refuses these two with different values.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -22,8 +22,6 @@ byte keeps its place: nothing stands between the server and its log. On a file s
 so (fallocate(2), ``FALLOC_FL_PUNCH_HOLE``) the log grows until the server has ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

@@ -5,8 +5,6 @@ Only what is certain counts as missing: a server would download it while its rea
 for, or not start.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

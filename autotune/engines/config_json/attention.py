@@ -1,8 +1,6 @@
 """Read the layers whose attention has other heads, windows or compression than the model's others
 (Gemma 4, MiMo-V2, DeepSeek-V4)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Read which layers have a recurrent state, and which are a mixer (attention, Mamba …) or a
 feed-forward part alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from autotune.base import Json, JsonObject

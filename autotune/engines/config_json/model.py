@@ -6,8 +6,6 @@ state-space layers, dense or with experts. The memory and the speed of everythin
 is `unpredicted`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Describe a model whose layers are unknown as a plain decoder, with the weights of its files."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Read the length of a model's context: its positions, and how they are scaled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from autotune.base import Json, JsonObject

@@ -1,7 +1,5 @@
 """Find how a checkpoint stores its weights, by its ``quantization_config`` or the file beside it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
