@@ -25,7 +25,7 @@ from .errors import (
 from .evidence import Evidence, Evidenced
 from .files import beside, expanded, sync_folder, write_atomically
 from .notify import Notify, Stage, Watch, silent
-from .values import Interval, Json, JsonObject, by_key, frozen
+from .values import Interval, Json, JsonObject, StringDict, StringMap, Strings, by_key, frozen
 
 __all__ = [
     "AutotuneError",
@@ -45,6 +45,9 @@ __all__ = [
     "Notify",
     "RefusedCommand",
     "Stage",
+    "StringDict",
+    "StringMap",
+    "Strings",
     "StudyLocked",
     "Terminated",
     "UnknownName",

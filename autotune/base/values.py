@@ -10,6 +10,11 @@ Json = dict[str, Any]
 """An object of JSON or YAML."""
 JsonObject = Mapping[str, Any]
 """The same, only read."""
+StringDict = dict[str, str]
+"""Strings by name, e.g. the variables of an environment."""
+StringMap = Mapping[str, str]
+"""The same, only read."""
+Strings = tuple[str, ...]
 Interval = tuple[float, float]
 """The lower and the upper end."""
 Kind = TypeVar("Kind")
@@ -19,7 +24,10 @@ Value = TypeVar("Value")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(kind: type[Kind]) -> type[Kind]:
-    """Make a class a frozen dataclass with slots."""
+    """Make a class a frozen dataclass with slots, which copies a ``{}`` for each instance."""
+    for name in kind.__annotations__:
+        if isinstance(default := getattr(kind, name, None), dict):
+            setattr(kind, name, field(default_factory=default.copy))
     return dataclass(frozen=True, slots=True)(kind)
 
 

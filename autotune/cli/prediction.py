@@ -16,6 +16,7 @@ from autotune.base import (
     NothingFeasible,
     Notify,
     RefusedCommand,
+    StringDict,
     silent,
 )
 from autotune.engines import (
@@ -188,7 +189,7 @@ def _resolve(
     typed, deployed = _typed(words, library, say)
     version = _known(version) if version else deployed
     command = command_of(translate_typed(typed.typed(), version, library, say))
-    servers: tuple[dict[str, str], ...] = ({},) * asked.replicas if asked.replicas > 1 else ()
+    servers: tuple[StringDict, ...] = ({},) * asked.replicas if asked.replicas > 1 else ()
     command = replace(command, files=typed.files, servers=servers)
     hardware = node(asked.hardware, library)
     know_model(command, version, asked.model_id, library)

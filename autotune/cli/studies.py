@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.base import BadInput, Json, JsonObject, UnknownName, write_atomically
+from autotune.base import BadInput, Json, JsonObject, StringDict, UnknownName, write_atomically
 from autotune.load.metrics import readable
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.recommendation import Recommendation, Verdict
@@ -141,7 +141,7 @@ def list_studies(home: Path, as_json: bool) -> None:
         Console(width=_NO_WIDTH).print(table, highlight=False)
 
 
-def _cells(row: JsonObject, several: bool) -> dict[str, str]:
+def _cells(row: JsonObject, several: bool) -> StringDict:
     """Format a row for people, with its nodes if any study has `several`; an unfinished study shows
     its progress."""
     cells = {name: row[name] for name in _SHOWN}

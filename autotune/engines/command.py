@@ -8,10 +8,10 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autotune.base import frozen
+from autotune.base import StringDict, StringMap, Strings, frozen
 
 from .entry import spaces_file
 
@@ -89,7 +89,7 @@ def replicas_of(knobs: Knobs) -> int:
     return int(knobs.get("replicas") or 1)
 
 
-def gpu_settings_of_servers(knobs: Knobs, vendor: str) -> tuple[dict[str, str], ...]:
+def gpu_settings_of_servers(knobs: Knobs, vendor: str) -> tuple[StringDict, ...]:
     """Return the settings of each server of a configuration, its own GPUs; empty for a single
     server."""
     count = replicas_of(knobs)
@@ -104,7 +104,7 @@ def port_of_gpus(first: int) -> str:
     return f'"$(({first} + ${{gpus%%,*}}))"'
 
 
-def numbers_of(servers: Sequence[Mapping[str, str]]) -> list[str]:
+def numbers_of(servers: Sequence[StringMap]) -> list[str]:
     """Return the GPUs of each of several servers, or without GPUs its own number, for such a
     loop."""
     return [next(iter(own.values()), str(i)) for i, own in enumerate(servers)]
@@ -155,11 +155,11 @@ class Command:
             one server.
     """
 
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    container: tuple[str, ...] = ()
-    servers: tuple[Mapping[str, str], ...] = ()
+    argv: Strings
+    env: StringMap = {}
+    files: StringMap = {}
+    container: Strings = ()
+    servers: tuple[StringMap, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -170,7 +170,7 @@ class Command:
         return gpus // self.replicas
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def words(self) -> Strings:
         """Return all words of the command line, the container's words first."""
         return (*self.container, *self.argv)
 
@@ -250,9 +250,9 @@ class Resolved:
     """
 
     fingerprint: str
-    differs: Mapping[str, tuple[Scalar, Scalar]] = field(default_factory=dict)
+    differs: Mapping[str, tuple[Scalar, Scalar]] = {}
     source: str = ""
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: StringMap = {}
 
     def applied_to(self, asked: Configuration) -> Configuration:
         """Return the configuration that the engine has."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autotune.base import Json, frozen
+from autotune.base import Json, Strings, frozen
 
 from .cards import HardwareCard, ModelCard
 from .command import Configuration, Scalar
@@ -46,11 +46,11 @@ class Context:
     gpus: int
     version: str
     longest_request: int = 0
-    lacking: tuple[str, ...] = ()
+    lacking: Strings = ()
     concurrency: float = math.inf
     tokens_in_flight: float = math.inf
     prefix_tokens: float = 0
-    allowed: tuple[str, ...] = ()
+    allowed: Strings = ()
 
     @property
     def shares_prefixes(self) -> bool:

@@ -20,7 +20,15 @@ from typing import Any, ClassVar, NoReturn
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.base import BadInput, MalformedFile, RefusedCommand, frozen
+from autotune.base import (
+    BadInput,
+    MalformedFile,
+    RefusedCommand,
+    StringDict,
+    StringMap,
+    Strings,
+    frozen,
+)
 
 from .cards import EngineExtras, ModelCard
 from .command import Command, Configuration, Knobs, Scalar, Words, gpu_settings_of_servers
@@ -122,7 +130,7 @@ class OptionParser(argparse.ArgumentParser):
         hint = self._engine.whereabouts(unknown, version, dict(choices))
         raise RefusedCommand(f"{self._table.engine} {version}", message, hint)
 
-    def parse(self, arguments: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def parse(self, arguments: Words) -> tuple[dict[str, Any], Strings]:
         """Return the given options, by destination, and ``model_tag``; and the options that a
         borrowed table lacks.
 
@@ -146,7 +154,7 @@ class OptionParser(argparse.ArgumentParser):
 
 
 def expand_file(
-    arguments: Words, files: Mapping[str, str], at: int, negations: Container[str] = ()
+    arguments: Words, files: StringMap, at: int, negations: Container[str] = ()
 ) -> list[str]:
     """Insert the options of a ``--config`` file after the first arguments, so that the command line
     wins.
@@ -189,7 +197,7 @@ def split_file(arguments: Words, flags: Container[str]) -> tuple[list[str], str 
     return words, name if equals else words.pop(index)
 
 
-def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
+def read_mapping(name: str, files: StringMap) -> dict[str, Any]:
     """Read the YAML mapping in a file of a command, or on disk; raises `BadInput` for none."""
     try:
         text = files[name] if name in files else Path(name).read_text(encoding="utf-8")
@@ -219,10 +227,10 @@ class ParsedCommand:
     model: str
     args: Mapping[str, Any]
     given: frozenset[str]
-    env: Mapping[str, str]
+    env: StringMap
     config: Mapping[str, Any]
     servers: int
-    unknown: tuple[str, ...]
+    unknown: Strings
 
     def has(self, option: str | None) -> bool:
         """Return whether an option or key of the engine's file is set; None: always."""
@@ -248,7 +256,7 @@ class Engine:
 
     def __init__(self, card: EngineCard, roots: Sequence[Path] = ()) -> None:
         self.card = card
-        self.program: tuple[str, ...] = tuple(card.program)
+        self.program: Strings = tuple(card.program)
         self._roots = (*roots, spaces_root())
         self._installed: Mapping[str, OptionTable] = {}
         # Made once: that takes longer than parsing a hundred commands.
@@ -328,7 +336,7 @@ class Engine:
             and not any(takes(known, self.spelled(flag)) for known in self.table(version).flags)
         ]
 
-    def whereabouts(self, flags: Words, version: str, choices: Mapping[str, str]) -> str:
+    def whereabouts(self, flags: Words, version: str, choices: StringMap) -> str:
         """Say of options that a version lacks since when, and what is written instead, or which
         known versions have them, or these choices of an option; else name similar options."""
         tables = [self.table(known) for known in self.card.versions]
@@ -501,7 +509,7 @@ class Engine:
             ]
         return " ".join(options)
 
-    def arguments(self, argv: Words) -> tuple[str, ...] | None:
+    def arguments(self, argv: Words) -> Strings | None:
         """Remove the engine's program from a command line; None for another program."""
         if own := _PYTHON.match(" ".join(argv)):
             argv = [argv[0], *argv[1 + len(own[1].split()) :]]
@@ -555,7 +563,7 @@ class Engine:
         return split_file(words, [_FILE_OPTION, *(str(one.value) for one in self.card.config_flag)])
 
     def with_file(
-        self, words: Words, version: str, files: Mapping[str, str]
+        self, words: Words, version: str, files: StringMap
     ) -> tuple[Words, dict[str, Any]]:
         """Return typed arguments with the options of a config file that comes with them, or
         without it, and the content of the engine's own."""
@@ -651,7 +659,7 @@ def filled_args(additions: Sequence[Addition], scope: Scope) -> list[str]:
     return [fill(arg, scope) for addition in additions for arg in addition.args]
 
 
-def filled_env(additions: Sequence[Addition], scope: Scope) -> dict[str, str]:
+def filled_env(additions: Sequence[Addition], scope: Scope) -> StringDict:
     """Return the environment variables that additions set."""
     settings = (item for addition in additions for item in addition.env.items())
     return {name: fill(text, scope) for name, text in settings}

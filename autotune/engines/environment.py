@@ -7,7 +7,7 @@ A recorded secret is a reference to its variable, as in every stored command.
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from autotune.base import Environment, redact
+from autotune.base import Environment, StringDict, redact
 
 from .entry import Entry, NonEmpty
 
@@ -55,7 +55,7 @@ class ServerEnvironment(Entry):
     downloads: list[Download]
     places: list[Place]
 
-    def record(self, shell: Environment) -> dict[str, str]:
+    def record(self, shell: Environment) -> StringDict:
         """Return the variables of a shell that become part of a study, by name."""
         others = (*self.kept, *self.dropped)
         return {
@@ -64,7 +64,7 @@ class ServerEnvironment(Entry):
             if among(name, self.recorded) and not among(name, others)
         }
 
-    def inheritable(self, shell: Environment, *, all_recorded: bool = False) -> dict[str, str]:
+    def inheritable(self, shell: Environment, *, all_recorded: bool = False) -> StringDict:
         """Return what a server inherits without what its study records; of an old study,
         `all_recorded`, with that."""
         left_out = {} if all_recorded else self.record(shell)
@@ -74,7 +74,7 @@ class ServerEnvironment(Entry):
             if name not in left_out and not among(name, self.dropped)
         }
 
-    def why_dropped(self, shell: Environment) -> dict[str, str]:
+    def why_dropped(self, shell: Environment) -> StringDict:
         """Return the variables that no server gets, with the reasons."""
         found = {name: among(name, self.dropped) for name in sorted(shell)}
         return {name: entry.reason for name, entry in found.items() if entry is not None}

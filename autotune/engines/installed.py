@@ -20,7 +20,16 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from autotune.base import BadInput, Notify, expanded, frozen, run_program, write_atomically
+from autotune.base import (
+    BadInput,
+    Notify,
+    StringMap,
+    Strings,
+    expanded,
+    frozen,
+    run_program,
+    write_atomically,
+)
 
 from . import ask_parser
 from .command import Command, Words
@@ -42,10 +51,10 @@ class InstalledEngine(Entry):
         lacking: Python modules that some configurations need and that it cannot import.
     """
 
-    program: tuple[str, ...]
+    program: Strings
     version: str
     asked: bool = True
-    lacking: tuple[str, ...] = ()
+    lacking: Strings = ()
 
 
 METADATA_S = 60.0
@@ -96,7 +105,7 @@ class Installation:
         python: the interpreter that runs it; None where that cannot be told.
     """
 
-    program: tuple[str, ...]
+    program: Strings
     version: str
     python: Path | None
 
@@ -195,7 +204,7 @@ def _at(card: EngineCard, path: Path) -> Installation:
     return Installation(program, version, python)
 
 
-def _program_beside(card: EngineCard, python: Path) -> tuple[str, ...]:
+def _program_beside(card: EngineCard, python: Path) -> Strings:
     """Return the engine's script next to an interpreter if the card has one, else its module."""
     usual = card.forms[0]
     script = python.with_name(usual[0])
@@ -415,10 +424,10 @@ class ChosenEngines:
     versions."""
 
     installed: Mapping[str, InstalledEngine]
-    versions: Mapping[str, str]
+    versions: StringMap
     baseline: str | None
-    engine_args: Mapping[str, str]
-    notes: tuple[str, ...]
+    engine_args: StringMap
+    notes: Strings
 
 
 def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
@@ -441,12 +450,12 @@ def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
 
 def choose(
     wanted: Sequence[str],
-    asked: tuple[str | None, Mapping[str, str]],
+    asked: tuple[str | None, StringMap],
     binaries: Mapping[str, Path],
     elsewhere: str,
     library: Library,
     notify: Notify,
-    asked_versions: Mapping[str, str],
+    asked_versions: StringMap,
 ) -> ChosenEngines:
     """Find the engines at their launch location, and translate the user's options.
 

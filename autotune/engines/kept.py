@@ -10,11 +10,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from autotune.base import BadInput, JsonObject, frozen
+from autotune.base import BadInput, JsonObject, StringDict, StringMap, frozen
 
 from .command import Command, Words, referenced
 from .context import Context
@@ -41,8 +41,8 @@ class OwnOption:
 
     names: Sequence[str]
     words: Words = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    config: JsonObject = field(default_factory=dict)
+    env: StringMap = {}
+    config: JsonObject = {}
     option: Option | None = None
     value: Any = None
     tuned: bool = False
@@ -86,8 +86,8 @@ class Kept:
     """
 
     words: Words = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    config: JsonObject = field(default_factory=dict)
+    env: StringMap = {}
+    config: JsonObject = {}
     kept: Sequence[str] = ()
     translated: Sequence[str] = ()
     dropped: Sequence[str] = ()
@@ -246,7 +246,7 @@ def translated_for(
 
     `source` is the card of their engine with the counterparts of its version.
     """
-    env: dict[str, str] = {}
+    env: StringDict = {}
     kept = []
     translated = []
     lacking = []

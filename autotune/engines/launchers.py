@@ -10,13 +10,13 @@ translated or dropped. What stands in front of an engine's words is data (``laun
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from autotune.base import BadInput, frozen, redact
+from autotune.base import BadInput, StringDict, StringMap, Strings, frozen, redact
 
 from .command import DEVICES, Command, Words
 from .entry import Entry, spaces_file, spaces_root
@@ -40,9 +40,9 @@ class Launcher(Entry):
     """The word behind which the command begins."""
     settings: list[str] = []
     """Options whose value is a variable of the command."""
-    told: dict[str, str] = {}
+    told: StringDict = {}
     """Options that matter, to a sentence with their value as ``{}``."""
-    nodes: dict[str, str] = {}
+    nodes: StringDict = {}
     """Options, to a pattern of the values that mean several nodes."""
     script: bool = False
     """The command is the text behind an option with a ``c``."""
@@ -67,7 +67,7 @@ class Typed:
     """
 
     command: Command
-    notes: tuple[str, ...] = ()
+    notes: Strings = ()
 
 
 @cache
@@ -80,10 +80,10 @@ def _file() -> _File:
     return _File.model_validate(spaces_file("launchers.yaml"))
 
 
-def settings_in_front(words: Words) -> tuple[dict[str, str], list[str]]:
+def settings_in_front(words: Words) -> tuple[StringDict, list[str]]:
     """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are
     dropped."""
-    env: dict[str, str] = {}
+    env: StringDict = {}
     for i, word in enumerate(words):
         if setting := SETTING.fullmatch(word):
             env[setting[1]] = setting[2]
@@ -137,7 +137,7 @@ def _shown(text: str) -> str:
     return redact.text(unmarked(text))
 
 
-def _one_of(serving: Sequence[Simple]) -> tuple[Simple, tuple[Mapping[str, str], ...]]:
+def _one_of(serving: Sequence[Simple]) -> tuple[Simple, tuple[StringMap, ...]]:
     """Return the one server, and what sets each of several that differ in GPUs and port alone."""
     first, gpus = serving[0], set(DEVICES.values())
     if all((one.typed, one.env) == (first.typed, first.env) for one in serving):
@@ -223,7 +223,7 @@ class _Front:
     """The words of a launcher, in front of those that it starts, or of their text."""
 
     def __init__(self, launcher: Launcher, words: Words, variables: Variables) -> None:
-        self.settings: dict[str, str] = {}
+        self.settings: StringDict = {}
         self.notes: list[str] = []
         self.text: str | None = None
         left = list(words[len(launcher.words) :])
@@ -246,9 +246,7 @@ class _Front:
         if launcher.joined and (len(left) == 1 or launcher.skip):
             self.text = " ".join(left)
 
-    def _take(
-        self, launcher: Launcher, flag: str, value: str, variables: Mapping[str, str]
-    ) -> None:
+    def _take(self, launcher: Launcher, flag: str, value: str, variables: StringMap) -> None:
         if flag in launcher.settings:
             name, equals, text = value.partition("=")
             if equals or name in variables:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from autotune.base import BadInput, Json, JsonObject, MalformedFile, UnknownName
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, StringDict, UnknownName
 
 from .cards import Architecture, HardwareCard, ModelCard
 from .config_json import CONFIG, model_from_file
@@ -251,7 +251,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "hardware": HardwareCard,
     "narrowings": Narrowing,
 }
-_KNOWN: dict[str, dict[str, str]] = spaces_file("documents.yaml")
+_KNOWN: dict[str, StringDict] = spaces_file("documents.yaml")
 _KIND_BY_KEY = _KNOWN["kinds"]
 _ENGINE_FILES = _KNOWN["engine_files"]
 KINDS = tuple(_KIND_BY_KEY.values())

@@ -24,7 +24,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, StringDict, frozen
 
 from .cards import HardwareCard
 from .entry import spaces_file
@@ -331,7 +331,7 @@ def _amd_name(card: Path) -> str:
 
 
 @lru_cache(maxsize=1)
-def _nameless_boards() -> dict[str, str]:
+def _nameless_boards() -> StringDict:
     cards = Library().hardware.values()
     return {of: f"AMD Instinct {card.name.upper()}" for card in cards for of in card.pci_ids}
 

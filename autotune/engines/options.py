@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, Json, JsonObject, MalformedFile, frozen
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, Strings, frozen
 
 from .command import Configuration
 from .context import Context, as_failure
@@ -161,7 +161,7 @@ class Loading:
     """
 
     context: Context
-    reasons: tuple[str, ...]
+    reasons: Strings
     failure: Failure | None
 
 

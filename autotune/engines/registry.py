@@ -9,7 +9,7 @@ peculiar to its command line, registered under the entry-point group ``autotune.
 from contextlib import suppress
 from functools import cache
 
-from autotune.base import BadInput, UnknownName
+from autotune.base import BadInput, Strings, UnknownName
 
 from .command import Command, Words
 from .engine import Engine as Engine
@@ -22,7 +22,7 @@ from .shell import Variables
 _packaged = cache(Library)
 
 
-def names() -> tuple[str, ...]:
+def names() -> Strings:
     """List the installed engines, in alphabetical order."""
     return tuple(sorted(engine_points()))
 

@@ -9,10 +9,10 @@ sets are written as the card writes them for that version. Defaults stay those o
 """
 
 import shlex
-from collections.abc import Mapping, Set
-from dataclasses import field, replace
+from collections.abc import Set
+from dataclasses import replace
 
-from autotune.base import BadInput, Notify, frozen
+from autotune.base import BadInput, Notify, StringDict, StringMap, frozen
 
 from .command import Command, Configuration, Knobs, Words
 from .context import Context, default_of, effective
@@ -32,7 +32,7 @@ class WorkingName:
 
     name: str
     is_flag: bool
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: StringMap = {}
 
 
 def translate(engine: Engine, command: Command, version: str) -> tuple[Command, list[str]]:
@@ -85,7 +85,7 @@ class _Translation:
         self._flags = engine.table(version).flags
         self.notes: list[str] = []
 
-    def run(self, words: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    def run(self, words: list[str], env: StringDict) -> tuple[list[str], StringDict]:
         variables = [e.old for e in self._engine.card.renamed if e.kind == "environment"]
         for name in variables:
             if name in env and (target := self._target(name, is_flag=False)):
@@ -103,7 +103,7 @@ class _Translation:
                 self._note(name, target.name)
         return self._flagged(words, env), env
 
-    def _flagged(self, words: Words, env: dict[str, str]) -> list[str]:
+    def _flagged(self, words: Words, env: StringDict) -> list[str]:
         out = []
         rest = iter(words)
         for word in rest:

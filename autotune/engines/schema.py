@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from packaging.version import Version
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
-from autotune.base import Json
+from autotune.base import Json, StringDict, Strings
 
 from .command import Scalar
 from .entry import Entry, KnownVersion, NonEmpty, Versioned, VersionRange, in_range
@@ -262,7 +262,7 @@ class Option(Versioned):
     """Default of the parser; None also where the engine computes it."""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Strings:
         """Return the names of the value in expressions: the destination and every long spelling."""
         return (self.dest, *(name_of(flag) for flag in self.flags if flag.startswith("--")))
 
@@ -442,7 +442,7 @@ class Renamed(Entry):
     """Versions in which the old name works."""
     new_versions: VersionRange
     """Versions in which the new name works."""
-    values: dict[str, str] = {}
+    values: StringDict = {}
     """Values that were renamed too, old to new."""
     source: str
 
@@ -468,9 +468,9 @@ class Counterpart(Versioned):
     """Environment variable that does the same."""
     args: list[str] | None = None
     """Words written for it, ``{value}`` for its values; None: the flag and its values."""
-    also: dict[str, str] = {}
+    also: StringDict = {}
     """Flag to value, written where the command lacks the flag."""
-    values: dict[str, str] = {}
+    values: StringDict = {}
     """Its values to those that all engines' cards share."""
     form: str | None = None
     """Regular expression of the values that have a counterpart."""
@@ -577,7 +577,7 @@ class EngineCard(Entry):
     failures: list[LogPattern] = []
 
     @property
-    def forms(self) -> list[tuple[str, ...]]:
+    def forms(self) -> list[Strings]:
         """Return the words that its command line may start with, the usual ones first."""
         return [tuple(self.program), *map(tuple, self.programs)]
 

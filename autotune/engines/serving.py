@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
+from autotune.base import StringDict
+
 from .entry import Entry, NonEmpty, Versioned, VersionRange
 from .failure import FailureKind, Phase
 
@@ -140,7 +142,7 @@ class OwnLimit(Versioned):
     """A time limit inside the engine that is raised above autotune's, which know more of the launch;
     what the user sets stays."""
 
-    environment: dict[str, str] = {}
+    environment: StringDict = {}
     arguments: list[str] = []
     """``--option=value``, where the version has the option."""
     reason: str
@@ -217,7 +219,7 @@ class Serving(Entry):
     port_flags: dict[str, int] = {}
     """Option to the distance of the port that a launched server is given by it, where its version
     has the option; leased as well."""
-    environment: dict[str, str] = {}
+    environment: StringDict = {}
     """Environment of servers that autotune launches."""
     arguments: list[str] = []
     """Words added to the command of servers that autotune launches."""
@@ -236,7 +238,7 @@ class Serving(Entry):
     """Key of the source `info` of its reported settings that has the words of its command line."""
     tells_with: str = ""
     """Setting without which a server does not report its settings."""
-    caches: dict[str, str] = {}
+    caches: StringDict = {}
     """Variables to a folder of its own for compiled kernels, below one per engine, version and GPU
     kind; set for servers that autotune launches where the user has not set it."""
     shared_memory: list[SharedMemoryName] = []
@@ -246,7 +248,7 @@ class Serving(Entry):
     heartbeats: list[Heartbeat] = []
     """The engine's own lines without progress; those of its libraries are listed once for all."""
     metrics_path: str = "/metrics"
-    metrics: dict[str, str] = {}
+    metrics: StringDict = {}
     """Our names to the engine's Prometheus names."""
     cache_metrics: list[CacheMetrics] = []
     """Metrics; the first that the page has counts."""

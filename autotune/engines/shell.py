@@ -15,19 +15,18 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING
 
-from autotune.base import BadInput, frozen, redact
+from autotune.base import BadInput, StringDict, StringMap, Strings, frozen, redact
 
 from .expression import evaluate
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-Variables = Mapping[str, str] | None
+Variables = StringMap | None
 
 PLAIN = re.compile(r"""(?:[\w@%+=:,./\[\] \t-]|'[^']*+'|"[^"$`\\]*+")*+""", re.ASCII)
 """A text that ``shlex.split`` splits as a shell does."""
@@ -70,12 +69,12 @@ class Simple:
         notes: a line on each launcher in front of it that was left out.
     """
 
-    typed: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    around: tuple[str, ...] = ()
+    typed: Strings
+    env: StringMap = {}
+    files: StringMap = {}
+    around: Strings = ()
     stdin: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: Strings = ()
 
 
 def commands(text: str, variables: Variables) -> list[Simple]:
@@ -159,9 +158,9 @@ class Script:
         self._variables = variables
         self._values: dict[str, list[str]] = {"@": [], "*": [], "#": ["0"]}
         self._exported: set[str] = set()
-        self._files: dict[str, str] = {}
+        self._files: StringDict = {}
         self._functions: dict[str, Node] = {}
-        self._around: tuple[str, ...] = ()
+        self._around: Strings = ()
         self._targets: tuple[tuple[str, str], ...] = ()
         self._stdin: str | None = None
         self._extra: tuple[Node, ...] = ()

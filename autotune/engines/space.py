@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from itertools import combinations
 
-from autotune.base import BadInput, Json, JsonObject, frozen
+from autotune.base import BadInput, Json, JsonObject, StringMap, frozen
 
 from .command import Command, Configuration, Knobs, Scalar, Words
 from .context import Context, broken_rules, effective, search_values
@@ -40,12 +40,12 @@ class PassedThrough:
     """
 
     option: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: StringMap = {}
     words: Words = ()
     given: Set[str] = frozenset()
-    pins: Knobs = field(default_factory=dict)
+    pins: Knobs = {}
     related: Sequence[str] = ()
-    config: JsonObject = field(default_factory=dict)
+    config: JsonObject = {}
     own: Set[str] = frozenset()
 
     def command(self, kind: Engine, configuration: Configuration, context: Context) -> Command:
@@ -84,7 +84,7 @@ def passed_through(
     text: str,
     pins: Knobs,
     kept: Kept,
-    files: Mapping[str, str],
+    files: StringMap,
 ) -> PassedThrough:
     """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or
     contradicts a pin.
@@ -206,8 +206,8 @@ class EngineSpace:
     pins: Knobs
     chosen: frozenset[str] = frozenset()
     passed: PassedThrough = NOTHING
-    own: Knobs = field(default_factory=dict)
-    held: Knobs = field(default_factory=dict)
+    own: Knobs = {}
+    held: Knobs = {}
     unread: frozenset[str] = frozenset()
 
     @property

@@ -20,7 +20,7 @@ Three kinds of outcome are kept apart:
 The watchdog's process imports this module, so it imports nothing that takes time.
 """
 
-from autotune.base import frozen
+from autotune.base import Strings, frozen
 
 
 @frozen
@@ -57,8 +57,8 @@ class StopReport:
     """
 
     seconds: float = 0.0
-    signals: tuple[str, ...] = ()
-    survivors: tuple[str, ...] = ()
+    signals: Strings = ()
+    survivors: Strings = ()
     port_free: bool = True
 
     def left_behind(self) -> str:

@@ -10,11 +10,11 @@ them.
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from autotune.base import BadInput, Environment, redact
+from autotune.base import BadInput, Environment, StringDict, StringMap, Strings, redact
 from autotune.engines import Command, EngineCard, Failure
 from autotune.engines.command import reference_in
 from autotune.engines.installed import cache_folder
@@ -25,7 +25,7 @@ from .watchdog import append_line
 LOG_NAME = "server.log"
 
 
-def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> tuple[str, ...]:
+def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> Strings:
     """Add the arguments that launched servers need, unless an option is given, and replace the
     address and other given ports.
 
@@ -84,7 +84,7 @@ def find_program(name: str, environment: Environment, title: str) -> str:
     )
 
 
-def absolute_paths(argv: Sequence[str], files: Mapping[str, str]) -> tuple[str, ...]:
+def absolute_paths(argv: Sequence[str], files: StringMap) -> Strings:
     """Make arguments absolute that name an existing path relative to the caller's folder.
 
     The server runs in the trial's folder, where such a path would lead nowhere. Only words with a
@@ -114,7 +114,7 @@ def server_logs(folder: Path) -> dict[str, Path]:
     return {str(path.relative_to(folder)): path for path in folder.rglob(LOG_NAME)}
 
 
-def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
+def prepare_folder(folder: Path, files: StringMap) -> Path:
     """Make a trial's folder with the command's files; returns its log. Raises `BadInput` if it is
     not writable."""
     for name in files:
@@ -149,8 +149,8 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def cache_variables(
-    caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Environment
-) -> dict[str, str]:
+    caches: StringMap, engine: str, version: str, gpu: str, given: Environment
+) -> StringDict:
     """Make the folders that cache compiled kernels between launches; returns the variables that
     name them.
 

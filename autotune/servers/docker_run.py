@@ -22,7 +22,16 @@ from typing import Literal
 
 import yaml
 
-from autotune.base import BadInput, Environment, Notify, beside, expanded, run_program, silent
+from autotune.base import (
+    BadInput,
+    Environment,
+    Notify,
+    StringDict,
+    beside,
+    expanded,
+    run_program,
+    silent,
+)
 from autotune.engines import Command, Engine, EngineCard, Entry, HardwareCard, Library
 from autotune.engines.command import referenced
 from autotune.engines.entry import first_for
@@ -70,7 +79,7 @@ class DockerCard(Entry):
     networks: list[NetworkDevice]
     variables: list[str]
     where_set: dict[str, Literal["", "ro", "rw"]]
-    groups: dict[str, str]
+    groups: StringDict
     caches: list[str]
     models: str
     failures: list[LogPattern]
@@ -319,7 +328,7 @@ def _last_line(text: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
+def asked_images(texts: Sequence[str], library: Library) -> StringDict:
     """Parse ``--image ENGINE=IMAGE`` into images by engine; raises `BadInput`."""
     asked = {}
     for text in texts:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, StringMap, Strings, frozen
 from autotune.engines import Library, engine, machine, names
 from autotune.engines.installed import find
 
@@ -54,7 +54,7 @@ class Host:
 
     home: Path
     root: Path = Path("/")
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environment: StringMap = field(default_factory=lambda: dict(os.environ))
     library: Library = field(default_factory=Library)
     open_files: int | None = field(default_factory=machine.open_file_limit)
     timeout_s: float = 10.0
@@ -77,7 +77,7 @@ class Finding:
     it is not ok."""
 
     name: str
-    targets: tuple[str, ...]
+    targets: Strings
     status: Status
     message: str
     to_do: str
@@ -90,7 +90,7 @@ class Check:
     finding."""
 
     name: str
-    targets: tuple[str, ...]
+    targets: Strings
     look: Callable[[Host], Iterator[Finding]]
     source: str
 

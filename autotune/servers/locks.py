@@ -16,12 +16,12 @@ Everything else stays.
 Standard library only: the watchdog imports it.
 """
 
-import contextlib
 import os
 import re
 import stat
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from .processes import Identity, all_pids, identity, open_files
@@ -53,7 +53,7 @@ class LeftLocks:
             return
         for link, path in open_files(members):
             if self._path.fullmatch(path):
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     self._held[path] = identity(os.stat(link))
 
     def remove(self, log: Path) -> dict[str, list[str]]:
@@ -64,7 +64,7 @@ class LeftLocks:
             return {"perhaps, in a volume of its container": sorted(named)} if named else {}
         kept: dict[str, list[str]] = {}
         for path in sorted({*self._held, *named}):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 status = os.lstat(path)
                 if reason := self._reason_to_keep(path, status):
                     kept.setdefault(reason, []).append(path)
@@ -75,7 +75,7 @@ class LeftLocks:
     def _named_in(self, log: Path) -> set[str]:
         if self._path is None:
             return set()
-        with contextlib.suppress(OSError), log.open("rb") as stream:
+        with suppress(OSError), log.open("rb") as stream:
             size = stream.seek(0, 2)
             stream.seek(0)
             text = stream.read(_LOG_BYTES)
@@ -105,7 +105,7 @@ def is_held(path: str, status: os.stat_result) -> bool:
     name = os.path.basename(path)
     for link, opened in open_files(all_pids()):
         if os.path.basename(opened) == name:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 if identity(os.stat(link)) == identity(status):
                     return True
     # Locks of processes whose open files are not ours to see (proc(5), /proc/locks).

@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.base import frozen
+from autotune.base import Strings, frozen
 from autotune.engines import EngineCard, Failure, FailureKind
 from autotune.engines.failure import Phase
 from autotune.engines.library import shared_failures
@@ -266,7 +266,7 @@ def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
     return None if found is None else _from_pattern(found, found.pattern.phase)
 
 
-def remarks_in(text: str) -> tuple[str, ...]:
+def remarks_in(text: str) -> Strings:
     """Return what an engine's log says of its speed."""
     remarks = shared_failures().remarks
     return tuple(one.remark for one in remarks if re.search(one.pattern, text))

@@ -8,7 +8,6 @@ ended.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from itertools import takewhile
 from pathlib import Path
 
@@ -74,7 +73,7 @@ class Node:
     count: int = 0
     disk_bytes: int = 10**9
     open_files: int = OPEN_FILES
-    caches: Mapping[str, Path] = field(default_factory=dict)
+    caches: Mapping[str, Path] = {}
     settle_s: float = 60.0
     pause: Callable[[float], None] = time.sleep
     power: Callable[[Sequence[Gpu]], Callable[[], float | None] | None] = power_of

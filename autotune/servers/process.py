@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import ClassVar
 
 from autotune.base import BadInput, Environment, frozen
@@ -94,10 +95,10 @@ class WatchdogClient:
             )
         self.pid = self._helper.pid
         self._send(asdict(request))
-        deadline = time.monotonic() + _START_S
+        deadline = monotonic() + _START_S
         while (
             not (self.leader or self._refusal or self.lost)
-            and (left_s := deadline - time.monotonic()) > 0
+            and (left_s := deadline - monotonic()) > 0
         ):
             self.listen(left_s)
         if not self.leader:
@@ -130,9 +131,9 @@ class WatchdogClient:
         slow."""
         # A container is ended after the command that runs it.
         kills = 2 if self._request.docker else 1
-        deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * kills + _MARGIN_S
+        deadline = monotonic() + timeouts.terminate_s + timeouts.kill_s * kills + _MARGIN_S
         self._send({"stop": asdict(timeouts)})
-        while self.ended is None and not self.lost and (left_s := deadline - time.monotonic()) > 0:
+        while self.ended is None and not self.lost and (left_s := deadline - monotonic()) > 0:
             self.listen(left_s)
         self._collect()
         # The first process is collected now, so that only the marker still tells ours from others.
@@ -221,9 +222,9 @@ class ProcessServer(Server):
     def abandoned(self, silent_s: float) -> Failure | None:
         heartbeat, lock = self._log_growth.waiting or (None, "")
         limit_s = math.inf if heartbeat is None else heartbeat.abandoned_after_s or math.inf
-        if silent_s < limit_s or time.monotonic() < self._next_look_at_lock_s:
+        if silent_s < limit_s or monotonic() < self._next_look_at_lock_s:
             return None
-        self._next_look_at_lock_s = time.monotonic() + _LOOK_AT_LOCK_S
+        self._next_look_at_lock_s = monotonic() + _LOOK_AT_LOCK_S
         try:
             status = os.lstat(lock)
         except OSError:
@@ -243,25 +244,25 @@ class ProcessServer(Server):
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """See `Server.failure`; None after `stop`, unless it had died before."""
-        deadline = time.monotonic() + within_s
+        deadline = monotonic() + within_s
         while self._failure is None and self._report is None:
-            self._watchdog.listen(max(0.0, deadline - time.monotonic()))
+            self._watchdog.listen(max(0.0, deadline - monotonic()))
             self._failure = masked(self._cause(), self.secrets)
-            if time.monotonic() >= deadline:
+            if monotonic() >= deadline:
                 break
         return self._failure
 
     def stop(self) -> StopReport:
         if self._report is None:
-            began = time.monotonic()
+            began = monotonic()
             self._pids = self.pids
             self.failure()
             report = self._end()
-            deadline = time.monotonic() + _PORT_S
-            while not (port_free := is_free(self._lease.port)) and time.monotonic() < deadline:
+            deadline = monotonic() + _PORT_S
+            while not (port_free := is_free(self._lease.port)) and monotonic() < deadline:
                 time.sleep(0.05)
             self._lease.close()
-            self._report = replace(report, seconds=time.monotonic() - began, port_free=port_free)
+            self._report = replace(report, seconds=monotonic() - began, port_free=port_free)
         return self._report
 
     def _end(self) -> StopReport:

@@ -15,14 +15,15 @@ A container is no child of ours: only the Docker daemon can end it. It is found 
 its launch gave it, a value that no other container has. Nothing is ever chosen by its name.
 """
 
-import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
-from autotune.base import Environment, by_key, frozen, run_program
+from autotune.base import Environment, Strings, by_key, frozen, run_program
 
 from . import StopReport
 
@@ -120,10 +121,10 @@ def open_files(pids: Iterable[int]) -> Iterator[tuple[str, str]]:
     """Yield each open file of processes (proc(5)): its link in ``/proc``, and its path; none of
     other users' processes."""
     for pid in pids:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for number in os.listdir(f"/proc/{pid}/fd"):
                 link = f"/proc/{pid}/fd/{number}"
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     yield link, os.readlink(link)
 
 
@@ -171,50 +172,50 @@ def end(
 ) -> StopReport:
     """Send each living member SIGTERM, wait, then SIGKILL; `pause` returns True if there is no time
     for grace."""
-    began = time.monotonic()
+    began = monotonic()
     signals = []
     living = alive()
     for number, limit_s in ((signal.SIGTERM, terminate_s), (signal.SIGKILL, kill_s)):
         if not living:
             break
         signals.append(number.name)
-        deadline = time.monotonic() + limit_s
+        deadline = monotonic() + limit_s
         signalled = set()
         while living:
             for process in living:
                 if process.pid not in signalled:
                     signalled.add(process.pid)
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                    with suppress(ProcessLookupError, PermissionError):
                         os.kill(process.pid, number)
             hurry = pause(_POLL_S)
             living = alive()
-            if time.monotonic() >= deadline or (hurry and number is signal.SIGTERM):
+            if monotonic() >= deadline or (hurry and number is signal.SIGTERM):
                 break
     return StopReport(
-        time.monotonic() - began, tuple(signals), tuple(str(process) for process in living)
+        monotonic() - began, tuple(signals), tuple(str(process) for process in living)
     )
 
 
 def remove_container(
     docker: str, marker: str, environment: Environment, exit_code: int | None, limit_s: float
-) -> tuple[str, ...]:
+) -> Strings:
     """End and remove the containers of a launch, in `limit_s` seconds; returns the remaining ones.
 
     The environment says where the daemon is. `exit_code` is that of the launch's docker command,
     None where that had to be ended. A Docker that does not answer is one entry.
     """
-    deadline = time.monotonic() + limit_s
+    deadline = monotonic() + limit_s
     listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={marker}"]
     # A docker command that ended by itself has no request under way.
     was_empty = exit_code is not None
     was_listed = False
     while True:
-        listed = run_program([docker, *listing], max(1.0, deadline - time.monotonic()), environment)
+        listed = run_program([docker, *listing], max(1.0, deadline - monotonic()), environment)
         ids = None if listed.returncode else listed.stdout.split()
         if ids == [] and was_empty:
             return ()
         was_listed = was_listed or bool(ids)
-        if time.monotonic() >= deadline:
+        if monotonic() >= deadline:
             if ids is None and exit_code == DOCKER_FAILED and not was_listed:
                 # A daemon that is silent for so long did not answer at the start either.
                 return ()
@@ -223,7 +224,7 @@ def remove_container(
         if ids:
             run_program(
                 [docker, "rm", "--force", "--volumes", *ids],
-                deadline - time.monotonic(),
+                deadline - monotonic(),
                 environment,
             )
         was_empty = ids == []

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Self
 
 import httpx
@@ -178,11 +179,11 @@ class Clock:
     def __init__(self, timeouts: StartupTimeouts, progress: int) -> None:
         self._timeouts = timeouts
         self._seen = progress
-        self._began = self._last_progress = time.monotonic()
+        self._began = self._last_progress = monotonic()
 
     def problem(self, progress: int) -> str:
         """Describe the exceeded time limit, after the server's title; empty for none."""
-        now = time.monotonic()
+        now = monotonic()
         limits = self._timeouts
         if progress != self._seen:
             self._seen = progress
@@ -195,13 +196,13 @@ class Clock:
 
     def silent_s(self) -> float:
         """Return the seconds since the last progress."""
-        return time.monotonic() - self._last_progress
+        return monotonic() - self._last_progress
 
     def left_s(self) -> float:
         """Return the time limit of an answer, at least a moment."""
         total_ends = self._began + self._timeouts.total_s
         silence_ends = self._last_progress + self._timeouts.silence_s
-        return max(0.1, min(total_ends, silence_ends) - time.monotonic())
+        return max(0.1, min(total_ends, silence_ends) - monotonic())
 
 
 def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | None:
@@ -259,7 +260,7 @@ class Replicas(Server):
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """Explain why the first dead server died."""
-        deadline = time.monotonic() + within_s
+        deadline = monotonic() + within_s
         while True:
             for number, server in enumerate(self._servers):
                 if failure := server.failure():
@@ -267,7 +268,7 @@ class Replicas(Server):
                         failure,
                         message=f"Server {number} of {len(self._servers)}: {failure.message}",
                     )
-            if time.monotonic() >= deadline:
+            if monotonic() >= deadline:
                 return None
             time.sleep(_POLL_S[0])
 

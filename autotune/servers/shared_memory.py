@@ -19,11 +19,11 @@ Everything else stays.
 Standard library only: the watchdog imports it.
 """
 
-import contextlib
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -52,10 +52,10 @@ def open_files(pids: Iterable[int]) -> set[SharedFile]:
     users' processes."""
     found: set[SharedFile] = set()
     for pid in pids:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             found.update(_mapped(pid))
         for link, path in processes.open_files([pid]):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 found.add(SharedFile(path, identity(os.stat(link))))
     return {
         file
@@ -111,7 +111,7 @@ class LeftMemory:
         self.look(tuple)
         kept: dict[str, list[str]] = {}
         for file in sorted(self._used):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 status = os.lstat(file.path)
                 if identity(status) != file.identity:
                     continue  # Somebody else has given the name to a file of his.
@@ -167,7 +167,7 @@ def _paths(text: str) -> set[str]:
 
 def _identities(paths: Iterable[str], links: bool = True) -> Iterator[Identity]:
     for path in paths:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             yield identity(os.stat(path, follow_symlinks=links))
 
 

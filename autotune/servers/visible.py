@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from autotune.base import BadInput, Environment, frozen
+from autotune.base import BadInput, Environment, StringDict, Strings, frozen
 from autotune.engines.command import DEVICES
 
 CUDA, HIP, ROCR = VISIBLE = (
@@ -36,9 +36,9 @@ class VisibleGpus:
         source: the settings in words.
     """
 
-    words: tuple[str, ...]
-    set_by: tuple[str, ...]
-    entries: tuple[str, ...]
+    words: Strings
+    set_by: Strings
+    entries: Strings
     source: str
 
     @property
@@ -47,7 +47,7 @@ class VisibleGpus:
         named = not all(map(str.isdecimal, self.words))
         return None if named else tuple(map(int, self.words))
 
-    def chosen(self, places: Sequence[int]) -> dict[str, str]:
+    def chosen(self, places: Sequence[int]) -> StringDict:
         """Return the settings that leave those at some places, counted from 0; raises `BadInput`
         for one that is not there."""
         if places and max(places) >= len(self.words):
@@ -79,7 +79,7 @@ def visible_gpus(vendor: str, environment: Environment | None = None) -> Visible
     return VisibleGpus(words, tuple(names), entries, source)
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _listed(text: str) -> Strings:
     """Return the entries of a list that a driver reads."""
     valid = []
     for word in map(str.strip, text.split(",")):
@@ -89,7 +89,7 @@ def _listed(text: str) -> tuple[str, ...]:
     return () if len(set(valid)) < len(valid) else tuple(valid)
 
 
-def _among(outer: Sequence[str], entries: Sequence[str]) -> tuple[str, ...]:
+def _among(outer: Sequence[str], entries: Sequence[str]) -> Strings:
     """Return the GPUs that entries name among those which an outer list leaves."""
     words = []
     for entry in entries:
@@ -99,7 +99,7 @@ def _among(outer: Sequence[str], entries: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def among_visible(own: Environment) -> dict[str, str]:
+def among_visible(own: Environment) -> StringDict:
     """Return the settings of a server's GPUs, counted from 0, as this process, which may see only
     some of them, passes them on."""
     vendor = next((vendor for vendor, name in DEVICES.items() if name in own), "")

@@ -22,7 +22,6 @@ byte keeps its place: nothing stands between the server and its log. On a file s
 so (fallocate(2), ``FALLOC_FL_PUNCH_HOLE``) the log grows until the server has ended.
 """
 
-import contextlib
 import ctypes
 import json
 import os
@@ -34,8 +33,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import BinaryIO
 
 from autotune.base import frozen
@@ -113,7 +114,7 @@ class Watchdog:
         self._stop: dict[str, float] | None = None
         self._shared_memory = LeftMemory(request.shared_memory, request.argv, request.env)
         self._locks = LeftLocks(request.locks, bool(request.docker))
-        self._look_s = (time.monotonic(), _TICK_S)
+        self._look_s = (monotonic(), _TICK_S)
         # Becomes readable when a child ends.
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -144,7 +145,7 @@ class Watchdog:
         append_line(log, kept_line(self._shared_memory.remove()))
         append_line(log, kept_line(self._locks.remove(log), "locks left behind"))
         # Collect all ended processes, the first one too: not every init does so at once.
-        with contextlib.suppress(ChildProcessError):
+        with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         finish_log(request)
@@ -173,9 +174,9 @@ class Watchdog:
     def _look(self) -> None:
         """Record the server's shared memory and locks: after its death the owner is unknown."""
         last_s, pause_s = self._look_s
-        if time.monotonic() - last_s >= pause_s:
+        if monotonic() - last_s >= pause_s:
             self._look_at_files()
-            self._look_s = (time.monotonic(), min(2 * pause_s, _LONGEST_LOOK_S))
+            self._look_s = (monotonic(), min(2 * pause_s, _LONGEST_LOOK_S))
 
     def _look_at_files(self) -> None:
         self._shared_memory.look(self._pids)
@@ -189,11 +190,11 @@ class Watchdog:
 
     def _pause(self, seconds: float) -> bool:
         """Wait; returns True if the tuner died while its server was being stopped."""
-        deadline = time.monotonic() + seconds
-        while not self._abandoned and (left_s := deadline - time.monotonic()) > 0:
+        deadline = monotonic() + seconds
+        while not self._abandoned and (left_s := deadline - monotonic()) > 0:
             self._wait(left_s)
         if self._abandoned:
-            time.sleep(max(0.0, deadline - time.monotonic()))
+            time.sleep(max(0.0, deadline - monotonic()))
         self._notice_exit()
         # An abandoned server had its own, shorter grace from the start.
         return self._abandoned and self._stop is not None
@@ -201,7 +202,7 @@ class Watchdog:
     def _wait(self, seconds: float) -> None:
         ready, _, _ = select.select([sys.stdin.fileno(), self._wake], [], [], seconds)
         if self._wake in ready:
-            with contextlib.suppress(BlockingIOError):
+            with suppress(BlockingIOError):
                 os.read(self._wake, 4096)
             for process in process_table().values():
                 if (
@@ -209,7 +210,7 @@ class Watchdog:
                     and process.pid != self._leader
                     and process.state == "Z"
                 ):
-                    with contextlib.suppress(ChildProcessError):
+                    with suppress(ChildProcessError):
                         os.waitpid(process.pid, os.WNOHANG)
         if sys.stdin.fileno() in ready:
             data = os.read(sys.stdin.fileno(), 65536)
@@ -287,7 +288,7 @@ def append_line(log: Path, line: str) -> None:
     not writable."""
     if not line:
         return
-    with contextlib.suppress(OSError), log.open("ab+") as file:
+    with suppress(OSError), log.open("ab+") as file:
         file.seek(max(0, file.tell() - 1))
         is_complete = file.read() in (b"", b"\n")
         file.write(("" if is_complete else "\n").encode() + line.encode(errors="replace") + b"\n")
@@ -312,7 +313,7 @@ def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
     if not values:
         return
     overlap = len(values[0]) - 1
-    with contextlib.suppress(OSError), path.open("r+b") as file:
+    with suppress(OSError), path.open("r+b") as file:
         while True:
             file.seek(offset)
             block = file.read(_MASK_BLOCK_BYTES + overlap)
@@ -332,7 +333,7 @@ def free_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None
 
     The first `offset` bytes, which the log held before this launch, are left.
     """
-    with contextlib.suppress(OSError), path.open("r+b") as file:
+    with suppress(OSError), path.open("r+b") as file:
         begin = offset + end_bytes
         stop = os.fstat(file.fileno()).st_size - end_bytes
         if stop > begin:
@@ -341,7 +342,7 @@ def free_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None
 
 def cut_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None:
     """Replace a log's middle by one line after its last write."""
-    with contextlib.suppress(OSError), path.open("r+b") as file:
+    with suppress(OSError), path.open("r+b") as file:
         cut = _cut(file, offset, end_bytes)
         if cut is not None:
             begin, rest = cut
@@ -381,7 +382,7 @@ def _cut(file: BinaryIO, offset: int, end_bytes: int) -> tuple[int, bytes] | Non
 
 
 def _tell(**message: object) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.base import Json, JsonObject, MalformedFile, frozen
+from autotune.base import Json, JsonObject, MalformedFile, StringDict, frozen
 
 from ..cards import MatrixType
 from ..entry import Entry, spaces_file
@@ -134,19 +134,19 @@ class ConfigFacts(Entry):
     first_of_lengths: list[str]
     unscaled: list[str]
     of_the_top: list[str]
-    switched_by: dict[str, str]
+    switched_by: StringDict
     figures: dict[str, dict[str, list[str]]]
     unnamed_mtp_layers: dict[str, int]
     vision_heads: dict[str, int]
     classes: dict[str, list[str]]
-    mixers: dict[str, str]
-    beside_attention: dict[str, str]
+    mixers: StringDict
+    beside_attention: StringDict
     state_types: dict[str, float]
-    per_layer_figures: dict[str, str]
-    expert_types: dict[str, str]
+    per_layer_figures: StringDict
+    expert_types: StringDict
     decoders: list[str]
-    encoders: dict[str, str]
-    other_architectures: dict[str, str]
+    encoders: StringDict
+    other_architectures: StringDict
     prefixes: list[str]
     modules: dict[str, list[str]]
     in_parts: dict[str, list[str]]
