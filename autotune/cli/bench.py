@@ -157,8 +157,10 @@ def _lines(outcome: Accuracy) -> Iterator[str]:
         saved = "reference answers saved; compare another server with --reference FILE"
         yield f"{outcome.kind}: {saved}"
     else:
-        measure = "agreement" if outcome.kind == "builtin" else "score"
-        score = f"{outcome.kind}: {measure} {number(outcome.score)}{unit}"
+        score = (
+            f"{outcome.kind}: {'agreement' if outcome.kind == 'builtin' else 'score'} "
+            f"{number(outcome.score)}{unit}"
+        )
         if outcome.ci95:
             score += f" (95 % interval {readable.interval(outcome.ci95)}{unit})"
         yield score

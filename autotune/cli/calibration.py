@@ -97,8 +97,10 @@ def _unwritable(path: Path, reason: str = "") -> BadInput:
 def _summary(reading: Reading, points: Sequence[MeasuredPoint]) -> Iterator[str]:
     """Summarise the read measurements in words."""
     rows = reading.rows
-    failures = sum(row.failure is not None for row in rows)
-    yield f"{len(rows)} rows, {failures} of them failures: {len(points)} points"
+    yield (
+        f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: "
+        f"{len(points)} points"
+    )
     for kind, counts in _counts(points).items():
         yield f"  by {kind}: " + ", ".join(f"{name} {n}" for name, n in counts.items())
     for point in _repeated(points):
@@ -106,8 +108,7 @@ def _summary(reading: Reading, points: Sequence[MeasuredPoint]) -> Iterator[str]
         yield f"  {point.label} are one configuration, {apart}"
     for row in rows:
         if row.deductions:
-            reasons = "; ".join(row.deductions)
-            yield f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {reasons}"
+            yield f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}"
     for one in reading.left_out:
         yield f"  left out {one.label} ({one.source}): {one.reason}"
 

@@ -32,10 +32,10 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
         print_json({"ready": ready(findings), "hardware": hardware, "checks": checks})
         return
     processor = machine.cpu(host.root)
-    memory_gb = machine.memory_bytes(host.root) / 1e9
     gpus = f"{len(host.gpus)} x {host.gpus[0].name}" if host.gpus else "no GPU"
     click.echo(
-        f"this machine: {gpus}; {processor.model}, {processor.cores} cores, {memory_gb:.0f} GB of memory"
+        f"this machine: {gpus}; {processor.model}, {processor.cores} cores, "
+        f"{machine.memory_bytes(host.root) / 1e9:.0f} GB of memory"
     )
     for target in TARGETS:
         _print(target, findings)
@@ -44,8 +44,9 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
 def _print(target: str, findings: Sequence[Finding]) -> None:
     verdict = "nothing is missing"
     if count := missing_for(target, findings):
-        prerequisites = "prerequisite is" if count == 1 else "prerequisites are"
-        verdict = f"not ready, {count} {prerequisites} missing"
+        verdict = (
+            f"not ready, {count} {'prerequisite is' if count == 1 else 'prerequisites are'} missing"
+        )
     click.echo(f"\n--on {target}: {verdict}")
     concerned = [finding for finding in findings if target in finding.targets]
     width = max(len(finding.name) for finding in concerned)

@@ -246,16 +246,13 @@ _INTERVALS = {
 def memory_line(predicted: Figures) -> str:
     """Describe the memory plan in a line: the cache of one attention replica, and a GPU's
     margin."""
-    tokens = predicted["kv_cache_tokens"]
-    longest = predicted["longest_request_tokens"]
     margin = predicted["memory_margin_gb"]
-    sigma = predicted["memory_margin_sigma_gb"]
-    verdict = predicted["memory_verdict"].replace("_", " ")
-    side = "free" if margin >= 0 else "missing"
     return (
-        f"KV cache: {tokens:,} tokens per attention replica "
-        f"({predicted['kv_cache_gb']:.1f} GB per GPU); longest request: {longest:,} tokens; "
-        f"{verdict}: {abs(margin):.1f} GB per GPU {side}, ± {sigma:.1f} "
+        f"KV cache: {predicted['kv_cache_tokens']:,} tokens per attention replica "
+        f"({predicted['kv_cache_gb']:.1f} GB per GPU); longest request: "
+        f"{predicted['longest_request_tokens']:,} tokens; "
+        f"{predicted['memory_verdict'].replace('_', ' ')}: {abs(margin):.1f} GB per GPU "
+        f"{'free' if margin >= 0 else 'missing'}, ± {predicted['memory_margin_sigma_gb']:.1f} "
         f"(odds of starting {100 * predicted['memory_fit_probability']:.0f} %)"
     )
 
@@ -306,9 +303,11 @@ def _gain_line(predicted: Figures) -> str:
         return f"{other} does not run: {predicted['versus_failure']['message']}"
     if predicted["gain_percent"] is None:
         return f"{other} runs, at {readable.number(predicted['versus_total_token_throughput'])} total tokens/s"
-    gain = readable.percent(predicted["gain_percent"])
     ends = predicted["gain_interval90"]
-    return f"gain over {other}: {gain} (90 % interval {readable.percents(ends)})"
+    return (
+        f"gain over {other}: {readable.percent(predicted['gain_percent'])} (90 % interval "
+        f"{readable.percents(ends)})"
+    )
 
 
 def _headline(predicted: Figures) -> Iterator[str]:

@@ -138,11 +138,10 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
 
 def _listed(knobs: Mapping[str, JsonObject]) -> list[str]:
     """List the searched knobs, with a value's trade-off on its own line; then the others."""
-    wide = max(map(len, knobs), default=0)
     searched = []
     fixed = []
     for name, row in knobs.items():
-        head = f"  {name:<{wide}}"
+        head = f"  {name:<{max(map(len, knobs), default=0)}}"
         if row["options"]:
             head += f"  {' '.join(row['options'])}"
         values = row["values"]

@@ -46,8 +46,7 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     made = {
         n: one.model_dump(mode="json", exclude_defaults=True) for n, (one, _) in traffic.items()
     }
-    given = replace(options, calibration=calibration, sources=sources, traffic=made)
-    spec = build_spec(given, say)
+    spec = build_spec(replace(options, calibration=calibration, sources=sources, traffic=made), say)
     backend = backend_of(spec)
     if options.calibration is not None and not backend.predicted:
         say(f"--calibration is not used: launches on {backend.on} do not use the simulated node")
@@ -240,8 +239,9 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
         problem = "no feasible configuration"
         if recommendation.address:
             problem = "the server does not meet the limits"
-        reason = recommendation.stop_reason
-        raise NothingFeasible(f"{problem} ({reason}); see {folder / 'report.md'}")
+        raise NothingFeasible(
+            f"{problem} ({recommendation.stop_reason}); see {folder / 'report.md'}"
+        )
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:

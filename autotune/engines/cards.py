@@ -257,8 +257,7 @@ def _attention_group(a: Architecture, layers: int, window: int) -> AttentionGrou
     }
     if not a.kv_lora_rank:
         return GroupedQuery(**common, kv_heads=a.kv_heads)
-    latent = {name: getattr(a, name) for name in _LATENT}
-    return LatentAttention(**common, **latent)
+    return LatentAttention(**common, **{name: getattr(a, name) for name in _LATENT})
 
 
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "caches_heads")

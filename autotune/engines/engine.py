@@ -285,9 +285,9 @@ class Engine:
         try:
             return known or str(Version(text.strip()))
         except InvalidVersion as error:
-            listed = ", ".join(self.card.versions)
             raise BadInput(
-                f"unknown {self.name} version {text!r}. Known: {listed}; a prefix is enough, and "
+                f"unknown {self.name} version {text!r}. Known: {', '.join(self.card.versions)}; "
+                "a prefix is enough, and "
                 "another number borrows the options of the nearest"
             ) from error
 
@@ -317,8 +317,10 @@ class Engine:
         not."""
         if version in self.card.versions or version in self._installed:
             return None
-        near = self.by_distance(version)[0]
-        warning = f"{self.card.title} {version}'s flags are not bundled; using those of {near}"
+        warning = (
+            f"{self.card.title} {version}'s flags are not bundled; using those of "
+            f"{self.by_distance(version)[0]}"
+        )
         unknown = self.lacking(version, words)
         if not unknown:
             return warning
@@ -495,7 +497,7 @@ class Engine:
         options: list[str] = []
         for addition in holding(self.card.knobs[knob].emit, scope, context.version):
             args = filled_args([addition], scope)
-            if all(arg in command.argv for arg in args):
+            if {*args} <= {*command.argv}:
                 options += args
             options += [
                 f"{name}={text}"
@@ -533,8 +535,10 @@ class Engine:
         values = parser.values(given)
         model = given.get("model_tag") or values.get(name_of(self.card.model_flag or "--model"))
         if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
-            typed = " ".join(command.argv)
-            raise BadInput(f"{self.name} {version}: error: the command names no model: {typed}")
+            raise BadInput(
+                f"{self.name} {version}: error: the command names no model: "
+                f"{' '.join(command.argv)}"
+            )
         return ParsedCommand(
             version,
             str(model),
@@ -571,8 +575,7 @@ class Engine:
             return words, {}
         command = Command((), files=files)
         words = self.prepare(words, version, command)
-        config = self.config(self.given(words, version), command, version)
-        return self.split_file(words)[0], config
+        return self.split_file(words)[0], self.config(self.given(words, version), command, version)
 
     def knobs(self, parsed: ParsedCommand, context: Context) -> Configuration:
         """Read the knobs back from a command, the others at their defaults; before the engine's own
@@ -596,8 +599,7 @@ class Engine:
         of a sequence."""
         switch = self.switch(version)
         assert switch
-        scope = {"forced": f"{switch.counted(length):g}"}
-        return self._added(command, [switch], scope, version)
+        return self._added(command, [switch], {"forced": f"{switch.counted(length):g}"}, version)
 
     def random_weights(self, context: Context) -> RandomWeights | None:
         """Return the switch that starts a model with random weights in a version; None for none.

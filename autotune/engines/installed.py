@@ -242,9 +242,8 @@ def _version(card: EngineCard, program: Words, python: Path | None) -> str | Non
     names = sorted(
         {card.engine, card.title, Path(program[0]).name, card.program[0], *distributions}
     )
-    any_name = "|".join(map(re.escape, names))
     line_of_version = re.compile(
-        rf"(?:(?:{any_name}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE
+        rf"(?:(?:{'|'.join(map(re.escape, names))}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE
     )
     lines = _output_of([program[0], "--version"], VERSION_S).splitlines()
     matches = (line_of_version.fullmatch(line.strip()) for line in lines)
@@ -470,7 +469,8 @@ def choose(
     installed.
     """
     baseline, engine_args = asked
-    command, owner = _recognised(baseline, library)
+    command = None if baseline is None else split_command(baseline)
+    owner = recognise(command.argv, library).name if command else ""
     names = dict.fromkeys(filter(None, (*wanted, owner)))
     kinds = {name: engine(name, library) for name in names}
     installed = {}
@@ -503,14 +503,6 @@ def choose(
             passed[name], more = translate_arguments(kinds[name], text, versions[name])
             notes += more
     return ChosenEngines(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
-
-
-def _recognised(baseline: str | None, library: Library) -> tuple[Command | None, str]:
-    """Parse a baseline, and name its engine."""
-    if baseline is None:
-        return None, ""
-    command = split_command(baseline)
-    return command, recognise(command.argv, library).name
 
 
 def unused(option: str, given: Iterable[str], kinds: Container[str]) -> list[str]:

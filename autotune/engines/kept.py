@@ -206,8 +206,10 @@ def without_dropped(
         named = [one for one in options if one.among([typed])]
         if not named:
             known = sorted(one.name for one in options if not one.tuned)
-            names = ", ".join(known) or "no option to keep"
-            raise BadInput(f"--drop {typed}: --baseline does not set it; it sets {names}")
+            raise BadInput(
+                f"--drop {typed}: --baseline does not set it; it sets "
+                f"{', '.join(known) or 'no option to keep'}"
+            )
         if all(one.tuned for one in named):
             raise BadInput(
                 f"--drop {typed}: nothing to drop: it is a knob, which the search tunes or keeps; "
@@ -271,11 +273,10 @@ def translated_for(
         elif not off:  # Any engine without the option has it switched off.
             lacking.append(one.name)
     if lacking:
-        names = ", ".join(lacking)
-        drops = " ".join(f"--drop {name.lstrip('-')}" for name in lacking)
         have = "has no counterpart" if len(lacking) == 1 else "have no counterparts"
+        drops = " ".join(f"--drop {name.lstrip('-')}" for name in lacking)
         raise BadInput(
-            f"{source.engine}'s {names} {have} in {target.name} {version}; {drops} allows it"
+            f"{source.engine}'s {', '.join(lacking)} {have} in {target.name} {version}; {drops} allows it"
         )
     words = [word for _, _, written in rows for word in written]
     for one, twin, written in rows:
@@ -285,8 +286,9 @@ def translated_for(
         if written == list(one.words):
             kept.append(one.text)
         else:
-            there = " ".join(written) or "nothing (it needs no option there)"
-            translated.append(f"{one.text} → {there}")
+            translated.append(
+                f"{one.text} → {' '.join(written) or 'nothing (it needs no option there)'}"
+            )
     dropped_texts = tuple(one.text for one in dropped)
     return Kept(tuple(words), env, {}, tuple(kept), tuple(translated), dropped_texts)
 

@@ -121,8 +121,9 @@ def read(text: str, variables: Variables, serves: Callable[[Words], bool]) -> Ty
     one, servers = _one_of(serving)
     command, notes = _command(one)
     if one.around:
-        around = redact.text(known(" ".join(one.around)))
-        notes.append(f"left out: {around} (each server has a log of its own)")
+        notes.append(
+            f"left out: {redact.text(known(' '.join(one.around)))} (each server has a log of its own)"
+        )
     others = dict.fromkeys(
         shlex.join(other.typed[:2])
         for other in started
@@ -148,8 +149,10 @@ def _one_of(serving: Sequence[Simple]) -> tuple[Simple, tuple[StringMap, ...]]:
         env = {name: value for name, value in one.env.items() if name not in gpus}
         alike.append(Command(one.typed, env).apart_from_port()[0])
     if any(one != alike[0] for one in alike):
-        shown = " and ".join(repr(_shown(shlex.join(one.typed))) for one in serving[:2])
-        raise BadInput(f"{len(serving)} servers, {shown}: give the command of the one to tune")
+        raise BadInput(
+            f"{len(serving)} servers, {' and '.join(repr(_shown(shlex.join(one.typed))) for one in serving[:2])}: "
+            "give the command of the one to tune"
+        )
     return replace(first, typed=alike[0].argv, env=alike[0].env), own
 
 

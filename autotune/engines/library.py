@@ -207,8 +207,10 @@ def load(path: Path, schema: type[Document]) -> Document:
             problem = ""
         elif first["type"] == "extra_forbidden":
             top_level = len(first["loc"]) == 1
-            known = ", ".join(sorted(schema.model_fields)) if top_level else "see the schema"
-            problem = f"{where}: unknown key; known keys: {known}"
+            problem = (
+                f"{where}: unknown key; known keys: "
+                f"{', '.join(sorted(schema.model_fields)) if top_level else 'see the schema'}"
+            )
         message = f"{problem}{more}".removeprefix(": ").removeprefix("; ")
         raise MalformedFile(path, message, line_of(path, first["loc"])) from error
 

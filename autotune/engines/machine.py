@@ -393,12 +393,16 @@ def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCar
     # The H100 PCIe's name holds the H100's.
     card = max(cards, key=lambda card: len(card.name))
     read_gb = alike[0].memory_total_bytes / 1e9
-    differs = read_gb > 0 and abs(read_gb / card.memory_gb - 1) > _SAME_MEMORY
-    memory = {"memory_gb": round(read_gb, 1), "driver_memory_gb": None} if differs else {}
     source = f"this machine: {len(alike)} x {alike[0].name}; a GPU's figures: {card.source}"
-    if differs:
-        source += f"; memory as reported by the driver instead of {card.memory_gb:g} GB"
-    return card.model_copy(update={"gpus": len(alike), "source": source, **memory})
+    own = {"gpus": len(alike), "source": source}
+    if read_gb > 0 and abs(read_gb / card.memory_gb - 1) > _SAME_MEMORY:
+        instead = f"; memory as reported by the driver instead of {card.memory_gb:g} GB"
+        own |= {
+            "source": source + instead,
+            "memory_gb": round(read_gb, 1),
+            "driver_memory_gb": None,
+        }
+    return card.model_copy(update=own)
 
 
 def _unknown(alike: list[Gpu]) -> HardwareCard:

@@ -69,9 +69,14 @@ def recognise(argv: Words, library: Library | None = None) -> Engine:
         if candidate.arguments(argv) is not None:
             return candidate
     understood = ", ".join(f"'{' '.join(candidate.card.program)} …'" for candidate in engines)
-    shown = " ".join(argv[:3]) or "nothing"
     raise BadInput(
-        ". ".join([f"not an engine's command line: {shown!r}. Known: {understood}", *broken])
+        ". ".join(
+            [
+                f"not an engine's command line: {' '.join(argv[:3]) or 'nothing'!r}. Known: "
+                f"{understood}",
+                *broken,
+            ]
+        )
     )
 
 

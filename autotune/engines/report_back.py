@@ -229,9 +229,8 @@ def _note(
     """Describe in a sentence whether a setting had no effect, was overridden, or was the engine's
     own choice."""
     command, got = run
-    title = engine.card.title
     knob = engine.card.knobs[name]
-    ran = f"{title} ran with {_code(name, got.knobs[name])}"
+    ran = f"{engine.card.title} ran with {_code(name, got.knobs[name])}"
     wanted = asked.knobs[name]
     try:
         left = default_of(knob, context.scope(got.knobs), context.version)

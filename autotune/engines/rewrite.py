@@ -86,8 +86,7 @@ class _Translation:
         self.notes: list[str] = []
 
     def run(self, words: list[str], env: StringDict) -> tuple[list[str], StringDict]:
-        variables = [e.old for e in self._engine.card.renamed if e.kind == "environment"]
-        for name in variables:
+        for name in [e.old for e in self._engine.card.renamed if e.kind == "environment"]:
             if name in env and (target := self._target(name, is_flag=False)):
                 value = env.pop(name)
                 if target.is_flag and not value:
@@ -172,16 +171,13 @@ class _Before:
     """A command as its own version reads it, and its knobs on another version."""
 
     def __init__(self, kind: Engine, command: Command, old: Context, new: Context) -> None:
-        old = old.as_read(kind.card)
-        new = new.as_read(kind.card)
         self._kind = kind
         self._command = command
-        self._old = old
-        self._new = new
+        self._old = old = old.as_read(kind.card)
+        self._new = new = new.as_read(kind.card)
         words = kind.arguments(command.argv) or ()
         flags = kind.table(old.version).flags
-        prepared = kind.prepare(words, old.version, command)
-        self._words = [_in_full(word, flags) for word in prepared]
+        self._words = [_in_full(word, flags) for word in kind.prepare(words, old.version, command)]
         self._options = list(split_options(kind, self._words, old.version))
         parsed = kind.parse(command, old.version)
         given = given_paths(kind, parsed)

@@ -250,8 +250,7 @@ class Script:
         env = {name: "".join(self._values[name]) for name in sorted(self._exported)}
         env |= {name: "".join(values) for name, values in map(self._assigned, settings)}
         if words:
-            files = dict(self._files)
-            self._start(Simple(tuple(words), env, files, self._around, self._stdin))
+            self._start(Simple(tuple(words), env, dict(self._files), self._around, self._stdin))
 
     def _start(self, command: Simple) -> None:
         name, *arguments = command.typed

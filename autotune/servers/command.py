@@ -133,16 +133,16 @@ def prepare_folder(folder: Path, files: StringMap) -> Path:
         # Only its user may read it: engines print the prompts that they receive.
         os.close(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
         if log.stat().st_size:
-            now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
             append_line(
                 log,
-                f"[autotune: launched again at {now} UTC; what stands above is of an earlier "
+                f"[autotune: launched again at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} "
+                "UTC; what stands above is of an earlier "
                 "launch of this trial]",
             )
     except OSError as error:
-        where = error.filename or folder
         raise BadInput(
-            f"the trial's folder {folder} is not writable ({where}: {error.strerror}); choose "
+            f"the trial's folder {folder} is not writable ({error.filename or folder}: "
+            f"{error.strerror}); choose "
             "another --home, or free disk space there"
         ) from error
     return log

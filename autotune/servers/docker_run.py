@@ -239,8 +239,7 @@ NOT_ROOTLESS = "use a daemon that runs as root (docker context use default, or u
 
 def is_rootless(program: str, environment: Environment, limit_s: float) -> bool:
     """Ask whether the daemon runs without root (``docker info``); false if it does not say."""
-    words = [program, "info", "--format", "{{.SecurityOptions}}"]
-    done = run_program(words, limit_s, environment)
+    done = run_program([program, "info", "--format", "{{.SecurityOptions}}"], limit_s, environment)
     return done.returncode == 0 and "rootless" in done.stdout
 
 
@@ -315,9 +314,9 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
     version = parsed_version(done.stdout)
     if version is None:
         why = _last_line(done.stderr) or f"exit code {done.returncode}"
-        packages = " or ".join(distributions)
         raise BadInput(
-            f"--image {image}: its tag names no version, and its {packages} version is unknown "
+            f"--image {image}: its tag names no version, and its {' or '.join(distributions)} "
+            "version is unknown "
             f"({why}); use a tag that names the version"
         )
     return version.partition("+")[0]

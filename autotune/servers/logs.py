@@ -268,8 +268,7 @@ def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
 
 def remarks_in(text: str) -> Strings:
     """Return what an engine's log says of its speed."""
-    remarks = shared_failures().remarks
-    return tuple(one.remark for one in remarks if re.search(one.pattern, text))
+    return tuple(one.remark for one in shared_failures().remarks if re.search(one.pattern, text))
 
 
 def unknown_exit(
@@ -284,7 +283,6 @@ def unknown_exit(
     line = _error_line(read_lines(log, offset)) or last_line(log, offset)
     last_words = f"last log line: {line}" if line else "its log is empty"
     from_outside = -exit_code in ENDING and not _is_error(line) and not _wrappers().search(line)
-    hint = ", which autotune did not send" if from_outside else ""
     how = (
         f"with exit code {exit_code}"
         if exit_code
@@ -293,7 +291,7 @@ def unknown_exit(
     if exit_code < 0:
         known = -exit_code in set(signal.Signals)
         how = f"by {signal.Signals(-exit_code).name if known else f'signal {-exit_code}'}"
-    message = f"{title} ended {how}{hint}; {last_words}"
+    message = f"{title} ended {how}{', which autotune did not send' if from_outside else ''}; {last_words}"
     return Failure(
         FailureKind.INFRASTRUCTURE if from_outside else FailureKind.CRASHED,
         f"{_shorten(message)} (see {log.name}).",

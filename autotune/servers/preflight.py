@@ -180,10 +180,9 @@ def why_busy(gpu: Gpu) -> str:
     """Report a busy GPU and its processes; empty if it is idle."""
     if not gpu.busy_pids and gpu.memory_used_bytes <= IDLE_BYTES:
         return ""
-    used = _gb(gpu.memory_used_bytes)
-    total = _gb(gpu.memory_total_bytes)
     return (
-        f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
+        f"{_name(gpu)} is not idle: {_gb(gpu.memory_used_bytes)} of {_gb(gpu.memory_total_bytes)} "
+        f"are in use, {_holders(gpu)}. {_way_out(gpu)}"
     )
 
 

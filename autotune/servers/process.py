@@ -209,8 +209,7 @@ class ProcessServer(Server):
     @property
     def pids(self) -> tuple[int, ...]:
         if self._report is None:
-            alive = tuple(process.pid for process in self._members.alive())
-            self._pids = alive or self._pids
+            self._pids = tuple(process.pid for process in self._members.alive()) or self._pids
         return self._pids
 
     def ended(self) -> Failure | None:
@@ -272,8 +271,10 @@ class ProcessServer(Server):
         if self._watchdog.exit_code is not None:
             return self._explain_exit(self._watchdog.exit_code)
         if self._watchdog.lost:
-            message = "Another process killed the server's watchdog, and the kernel ended the server with it."
-            return Failure(FailureKind.INFRASTRUCTURE, message)
+            return Failure(
+                FailureKind.INFRASTRUCTURE,
+                "Another process killed the server's watchdog, and the kernel ended the server with it.",
+            )
         # A server that serves may go on without its log; one that starts can no more be understood.
         return None if self.served or self.log.exists() else self._failure_in_log()
 

@@ -44,8 +44,7 @@ class VisibleGpus:
     @property
     def indices(self) -> tuple[int, ...] | None:
         """Return the indices on this machine; None if any is named by its UUID."""
-        named = not all(map(str.isdecimal, self.words))
-        return None if named else tuple(map(int, self.words))
+        return tuple(map(int, self.words)) if all(map(str.isdecimal, self.words)) else None
 
     def chosen(self, places: Sequence[int]) -> StringDict:
         """Return the settings that leave those at some places, counted from 0; raises `BadInput`
@@ -54,8 +53,7 @@ class VisibleGpus:
             raise BadInput(
                 f"{self.source} shows {len(self.words)} GPUs, but GPU {max(places)} is needed"
             )
-        text = ",".join(self.entries[place] for place in places)
-        return dict.fromkeys(self.set_by, text)
+        return dict.fromkeys(self.set_by, ",".join(self.entries[place] for place in places))
 
 
 def visible_gpus(vendor: str, environment: Environment | None = None) -> VisibleGpus | None:

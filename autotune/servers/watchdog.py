@@ -376,8 +376,10 @@ def _cut(file: BinaryIO, offset: int, end_bytes: int) -> tuple[int, bytes] | Non
     file.seek(resume)
     tail = file.read(end_bytes)
     first = tail[:near].find(b"\n") + 1 or near
-    left_out = resume + first - begin
-    line = f"[autotune: {left_out:,} bytes omitted between the first and the last {end_bytes:,}]\n"
+    line = (
+        f"[autotune: {resume + first - begin:,} bytes omitted between the first and the last "
+        f"{end_bytes:,}]\n"
+    )
     return begin, line.encode() + tail[first:]
 
 

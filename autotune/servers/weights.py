@@ -119,13 +119,12 @@ def _describe_missing(
     )
     if not lacking:
         return ""
-    gb = model.weights_gb * len(lacking) / count
     some = "none of them exist"
     if lacking[0]:
         some = f"{len(lacking)} of {count} files are missing ({lacking[0]} …)"
     problem = (
         f"the weights of {model_id or model.id} are not complete in {place}: {some}, about "
-        f"{gb:,.1f} GB"
+        f"{model.weights_gb * len(lacking) / count:,.1f} GB"
     )
     if not model_id:
         return f"{problem}; put them there"

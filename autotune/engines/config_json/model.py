@@ -8,7 +8,6 @@ is `unpredicted`.
 
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from ..cards import Architecture, ModelCard
@@ -57,9 +56,8 @@ def _refuse_others(config: ConfigJson) -> None:
             config.refuse(f"{key}: {meaning}, not a decoder alone; give a decoder's config.json")
     classes = [str(name) for name in config.items("architectures")]
     if classes and not any(part in name for name in classes for part in facts().decoders):
-        listed = ", ".join(classes)
         config.refuse(
-            f"architectures: {listed}, not an autoregressive text model; give such a model"
+            f"architectures: {', '.join(classes)}, not an autoregressive text model; give such a model"
         )
 
 
@@ -105,7 +103,9 @@ def _architecture(config: ConfigJson) -> Architecture:
     figures |= {
         "feed_forward_matrices": 2 if no_gate else 3,
         "mtp_experts": not config.is_among("mtp_without_experts"),
-        "gated_attention": _gated(config, words),
+        "gated_attention": config.is_among("gated_attention")
+        or "linear_attention" in words
+        or bool(config.get("mla_use_output_gate")),
         "indexer": None if any("ratio" in one for one, _ in listed) else _indexer(config, layers),
         **context_figures(config),
         "vision_heads": _vision_heads(config),
@@ -246,11 +246,6 @@ def _sliding(config: ConfigJson, windowed: list[bool]) -> dict[str, int]:
     if not window or not any(windowed) or window >= context_figures(config)["context_limit"]:
         return {}
     return {"sliding_window": window, "sliding_layers": sum(windowed)}
-
-
-def _gated(config: ConfigJson, words: Sequence[str]) -> bool:
-    by_class = config.is_among("gated_attention")
-    return by_class or "linear_attention" in words or bool(config.get("mla_use_output_gate"))
 
 
 def _indexer(config: ConfigJson, layers: int) -> Indexer | None:

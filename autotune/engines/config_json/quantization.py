@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune.base import Json, JsonObject, frozen
+from autotune.base import Json, JsonObject, by_key, frozen
 
 from ..cards import MatrixType
 from ..layers import Projection
@@ -266,9 +266,7 @@ def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:
     layers = q.get("quantized_layers")
     if algorithm != "MIXED_PRECISION" or not isinstance(layers, Mapping):
         return [_named(config, f"modelopt {algorithm}", q)]
-    by_algorithm: dict[str, list[str]] = {}
-    for module, how in layers.items():
-        by_algorithm.setdefault(str(how.get("quant_algo")), []).append(module)
+    by_algorithm = by_key((str(how.get("quant_algo")), module) for module, how in layers.items())
     return [
         replace(_named(config, f"modelopt {name}", q), targets=_pattern(config, modules))
         for name, modules in by_algorithm.items()
@@ -278,12 +276,12 @@ def _modelopt(config: ConfigJson, q: JsonObject) -> list[Scheme]:
 def _pattern(config: ConfigJson, names: Sequence[str]) -> re.Pattern[str] | None:
     """Join names of modules, and of all below them, to one expression; ``re:`` and ``*`` as the
     formats have."""
-    parts = []
-    for name in names:
-        if name.startswith("re:"):
-            parts.append(f"(?:{name.removeprefix('re:')})")
-        else:
-            parts.append(r"(?:.*\.)?" + re.escape(name).replace(r"\*", ".*") + r"(?:\..*)?$")
+    parts = [
+        f"(?:{name.removeprefix('re:')})"
+        if name.startswith("re:")
+        else r"(?:.*\.)?" + re.escape(name).replace(r"\*", ".*") + r"(?:\..*)?$"
+        for name in names
+    ]
     try:
         return re.compile("|".join(parts)) if parts else None
     except re.error as error:
