@@ -23,6 +23,11 @@ Words = Sequence[str]
 """Words of a command line."""
 
 
+def flag_of(word: str) -> str:
+    """Return the option in a word of a command line, without a value behind ``=``."""
+    return word.partition("=")[0]
+
+
 def plain(value: object) -> str:
     """Return a value as people type it: ``true``, not ``True``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -180,7 +185,7 @@ class Command:
 
         What stands for somebody else's server, or for a replayed row, stays as it is.
         """
-        named = any(word.partition("=")[0] == "--host" for word in self.argv)
+        named = any(flag_of(word) == "--host" for word in self.argv)
         is_none = self.argv[0].startswith(("external:", "replayed:"))
         return self if named or is_none else replace(self, argv=(*self.argv, "--host", "127.0.0.1"))
 

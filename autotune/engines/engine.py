@@ -31,7 +31,7 @@ from autotune.base import (
 )
 
 from .cards import EngineExtras, ModelCard
-from .command import Command, Configuration, Knobs, Scalar, Words, gpu_settings_of_servers
+from .command import Command, Configuration, Knobs, Scalar, Words, flag_of, gpu_settings_of_servers
 from .context import Context, default_of
 from .entry import first_for, in_range, spaces_root, span
 from .expression import Namespace, Scope, evaluate, fill, fill_value, names, template_names
@@ -44,11 +44,6 @@ RULE = "not in this version's --help"
 _UNRECOGNIZED = "unrecognized arguments: "
 _FILE_OPTION = "--config"
 """Option of vLLM and SGLang that names a YAML file, whose keys stand for long options."""
-
-
-def flag_of(word: str) -> str:
-    """Return the option in a word of a command line, without a value behind ``=``."""
-    return word.partition("=")[0]
 
 
 def human_int(text: str) -> int:

@@ -118,6 +118,18 @@ class Entry(BaseModel):
         return self.model_copy(update=fields)
 
 
+class Sourced(Entry):
+    """A statement, with the place where it can be checked."""
+
+    source: str
+
+
+class Explained(Sourced):
+    """A statement that also says why it is so."""
+
+    reason: str
+
+
 class Versioned(Entry):
     """An entry for a range of the engine's versions."""
 

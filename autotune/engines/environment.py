@@ -9,34 +9,29 @@ from fnmatch import fnmatchcase
 
 from autotune.base import Environment, StringDict, redact
 
-from .entry import Entry, NonEmpty
+from .entry import Entry, Explained, NonEmpty, Sourced
 
 
-class Variables(Entry):
+class Variables(Explained):
     """Names of variables, as shell patterns, and what they have in common."""
 
     names: NonEmpty
-    reason: str
-    source: str
 
 
-class Download(Entry):
+class Download(Explained):
     """Files that a server of a model family downloads, unless a variable names their folder."""
 
     family: str
     variable: str
     files: NonEmpty
     url: str
-    reason: str
-    source: str
 
 
-class Place(Entry):
+class Place(Sourced):
     """A folder that a variable names, else a usual place."""
 
     variable: str
     folder: str
-    source: str
 
 
 class ServerEnvironment(Entry):

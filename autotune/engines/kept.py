@@ -16,9 +16,9 @@ from typing import Any
 
 from autotune.base import BadInput, JsonObject, StringDict, StringMap, frozen
 
-from .command import Command, Words, referenced
+from .command import Command, Words, flag_of, referenced
 from .context import Context
-from .engine import Engine, flag_of
+from .engine import Engine
 from .entry import first_for
 from .options import dotted, leaves, readers, readings
 from .schema import Addition, Counterpart, EngineCard, Option, name_of

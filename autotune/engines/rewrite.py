@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from autotune.base import BadInput, Notify, StringDict, StringMap, frozen
 
-from .command import Command, Configuration, Knobs, Words
+from .command import Command, Configuration, Knobs, Words, flag_of
 from .context import Context, default_of, effective
-from .engine import Engine, filled_args, filled_env, flag_of
+from .engine import Engine, filled_args, filled_env
 from .entry import in_range, span
 from .kept import split_options
 from .library import Library

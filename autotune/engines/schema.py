@@ -18,7 +18,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 from autotune.base import Json, StringDict, Strings
 
 from .command import Scalar
-from .entry import Entry, KnownVersion, NonEmpty, Versioned, VersionRange, in_range
+from .entry import (
+    Entry,
+    Explained,
+    KnownVersion,
+    NonEmpty,
+    Sourced,
+    Versioned,
+    VersionRange,
+    in_range,
+)
 from .expression import Expression, Scope, Template, evaluate
 from .failure import FailureKind
 from .serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
@@ -297,7 +306,7 @@ def name_of(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-class Rule(Versioned):
+class Rule(Versioned, Explained):
     """A combination that fails, or that is useless (kind ``rule``: it would run, but is never worth
     a launch)."""
 
@@ -309,11 +318,9 @@ class Rule(Versioned):
     kind: FailureKind
     message: str
     """The engine's telling line, or what would be wrong."""
-    reason: str
-    source: str
 
 
-class Effect(Conditional):
+class Effect(Conditional, Explained):
     """A setting that the engine changes by itself: if ``when`` holds, the knobs in ``set`` have
     these values."""
 
@@ -321,11 +328,9 @@ class Effect(Conditional):
     when: Expression
     set: Json = {}
     """Knob to value or template; empty: a known issue of these versions."""
-    reason: str
-    source: str
 
 
-class NoEffectOption(Conditional):
+class NoEffectOption(Conditional, Explained):
     """Options without an effect on the engine's speed: they have another purpose, or none.
 
     The condition is on the configuration; elsewhere the options count.
@@ -333,11 +338,9 @@ class NoEffectOption(Conditional):
 
     flags: NonEmpty
     """Long spellings; those of a table in options/."""
-    reason: str
-    source: str
 
 
-class NamedOptions(Versioned):
+class NamedOptions(Versioned, Explained):
     """Options of one class, by name: of the command line, the environment, or the engine's config
     file."""
 
@@ -345,8 +348,6 @@ class NamedOptions(Versioned):
     """Names as written, keys of an option's value behind a dot; * stands for any letters."""
     values: list[Scalar] = []
     """Values of this class; empty: any."""
-    reason: str
-    source: str
 
     def has(self, name: str, value: object) -> bool:
         fits = (
@@ -380,21 +381,18 @@ class Loaded(Reads):
     reason: Template
 
 
-class Start(Entry):
+class Start(Sourced):
     """A configuration known to be good: a head start for the search."""
 
     name: str
     when: Expression = "True"
     set: Json
-    source: str
 
 
-class NotSearched(Conditional):
+class NotSearched(Conditional, Explained):
     """A way to serve that no candidate has: `when` sees model, node and load, and no knobs."""
 
     what: str
-    reason: str
-    source: str
 
 
 class Recipe(Conditional):
@@ -412,13 +410,11 @@ class Recipe(Conditional):
     source: str
 
 
-class Requirement(Versioned):
+class Requirement(Versioned, Explained):
     """Requirement of the engine on model and hardware; if it does not hold, the engine is excluded
     with the reason."""
 
     expect: Expression
-    reason: str
-    source: str
 
 
 class InstallationFacts(Entry):
@@ -430,7 +426,7 @@ class InstallationFacts(Entry):
     """Arguments after the program to print every option; None: its parser is not asked."""
 
 
-class Renamed(Entry):
+class Renamed(Sourced):
     """An option, a key of the config file, or an environment variable that became an option, with
     the versions of each name."""
 
@@ -444,7 +440,6 @@ class Renamed(Entry):
     """Versions in which the new name works."""
     values: StringDict = {}
     """Values that were renamed too, old to new."""
-    source: str
 
 
 class Removed(Entry):
@@ -479,7 +474,7 @@ class Counterpart(Versioned):
     source: str
 
 
-class Dispensable(Entry):
+class Dispensable(Explained):
     """Options that another engine's command does without; `tuned`: so do this engine's own
     candidates."""
 
@@ -488,18 +483,15 @@ class Dispensable(Entry):
     variables: list[str] = []
     """Environment variables, ``*`` at the end for any rest."""
     tuned: bool = False
-    reason: str
-    source: str
 
 
-class Word(Entry):
+class Word(Sourced):
     """A value in a column of tables, and its name in the card."""
 
     column: str
     word: Scalar
     means: Scalar = None
     """Value in the card; None: the engine's own choice."""
-    source: str
 
 
 class EngineCard(Entry):

@@ -10,7 +10,7 @@ from pydantic import field_validator, model_validator
 
 from autotune.base import StringDict
 
-from .entry import Entry, NonEmpty, Versioned, VersionRange
+from .entry import Entry, Explained, NonEmpty, Sourced, Versioned, VersionRange
 from .failure import FailureKind, Phase
 
 
@@ -138,26 +138,21 @@ class ResolvedSource(Versioned):
         return self
 
 
-class OwnLimit(Versioned):
+class OwnLimit(Versioned, Explained):
     """A time limit inside the engine that is raised above autotune's, which know more of the launch;
     what the user sets stays."""
 
     environment: StringDict = {}
     arguments: list[str] = []
     """``--option=value``, where the version has the option."""
-    reason: str
-    source: str
 
 
-class SharedMemoryName(Entry):
+class SharedMemoryName(Explained):
     """A name that an engine or a library gives to its files in ``/dev/shm``: what is left of them
-    is removed."""
+    is removed. Its reason says what they are for, and when they are left behind."""
 
     pattern: str
     """Regular expression of the whole name."""
-    reason: str
-    """Use of the file, and when it is left behind."""
-    source: str
 
     @field_validator("pattern")
     @classmethod
@@ -167,14 +162,12 @@ class SharedMemoryName(Entry):
         return pattern
 
 
-class LockFile(Entry):
-    """A file that exists while something is locked, and that a killed process leaves behind."""
+class LockFile(Explained):
+    """A file that exists while something, its reason, is locked, and that a killed process leaves
+    behind."""
 
     pattern: str
     """Regular expression of the whole path."""
-    reason: str
-    """What it locks."""
-    source: str
 
 
 class SharedMemoryNames(Entry):
@@ -184,12 +177,11 @@ class SharedMemoryNames(Entry):
     locks: list[LockFile]
 
 
-class LogWords(Entry):
+class LogWords(Sourced):
     """Words of a log."""
 
     pattern: str
     """Regular expression, searched in one line; ``^`` stands behind its process, time and level."""
-    source: str
 
 
 class Heartbeat(LogWords):

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 
 from autotune.base import BadInput, Environment, StringDict, StringMap, Strings, redact
 from autotune.engines import Command, EngineCard, Failure
-from autotune.engines.command import reference_in
+from autotune.engines.command import flag_of, reference_in
 from autotune.engines.installed import cache_folder
 from autotune.engines.serving import Serving
 
@@ -43,13 +43,13 @@ def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) ->
         elif not equals:
             next(words, None)
     # An abbreviation is given, too.
-    given = {word.partition("=")[0] for word in kept if word.startswith("--") and word != "--"}
+    given = {flag_of(word) for word in kept if word.startswith("--") and word != "--"}
     return (
         *kept,
         *[
             word
             for word in serving.arguments
-            if not any(word.partition("=")[0].startswith(option) for option in given)
+            if not any(flag_of(word).startswith(option) for option in given)
         ],
         *(word for setting in address.items() for word in setting),
     )
@@ -59,7 +59,7 @@ def of_version(card: EngineCard, version: str, flags: Collection[str]) -> Engine
     """Return a card with what launches of one version, with these options, get: ports and limits."""
     serving = card.serving
     limits = [limit for limit in serving.limits if limit.is_for(version)]
-    raised = [word for one in limits for word in one.arguments if word.partition("=")[0] in flags]
+    raised = [word for one in limits for word in one.arguments if flag_of(word) in flags]
     settings = [setting for one in limits for setting in one.environment.items()]
     fitting = {
         "port_flags": {flag: port for flag, port in serving.port_flags.items() if flag in flags},

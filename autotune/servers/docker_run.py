@@ -34,7 +34,7 @@ from autotune.base import (
 )
 from autotune.engines import Command, Engine, EngineCard, Entry, HardwareCard, Library
 from autotune.engines.command import referenced
-from autotune.engines.entry import first_for
+from autotune.engines.entry import Sourced, first_for
 from autotune.engines.installed import VERSION_SCRIPT, parsed_version
 from autotune.engines.serving import ContainerImage, LogPattern
 
@@ -51,13 +51,12 @@ _NAMED_VERSION = re.compile(
 )
 
 
-class NetworkDevice(Entry):
+class NetworkDevice(Sourced):
     """A device used by commands whose words match `when`, and the docker options that pass it."""
 
     when: str
     device: str
     options: list[list[str]]
-    source: str
 
 
 class DockerCard(Entry):

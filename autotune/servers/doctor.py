@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
+from pkgutil import resolve_name
 
-from autotune.base import BadInput, StringMap, Strings, frozen
+from autotune.base import BadInput, StringMap, beside, frozen
 from autotune.engines import Library, engine, machine, names
+from autotune.engines.entry import parse_yaml
 from autotune.engines.installed import find
 
 from .docker_run import NOT_ROOTLESS, ROOTLESS, is_rootless, models_folder, server_version
 from .preflight import why_busy
 
-PROCESS = "process"
-DOCKER = "docker"
-TARGETS = (PROCESS, DOCKER)
+TARGETS = ("process", "docker")
 """Examined targets: the values of ``--on``."""
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
 _ACCELERATORS = ("0x0302", "0x1200")
@@ -77,7 +77,7 @@ class Finding:
     it is not ok."""
 
     name: str
-    targets: Strings
+    targets: Sequence[str]
     status: Status
     message: str
     to_do: str
@@ -90,7 +90,7 @@ class Check:
     finding."""
 
     name: str
-    targets: Strings
+    targets: Sequence[str]
     look: Callable[[Host], Iterator[Finding]]
     source: str
 
@@ -313,41 +313,9 @@ def _program(host: Host, name: str) -> str | None:
     return shutil.which(name, path=host.environment.get("PATH"))
 
 
-CHECKS = (
-    Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
-    Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
-    Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),
-    Check(
-        "AMD devices",
-        (PROCESS,),
-        amd_access,
-        "ROCm installation prerequisites, https://rocm.docs.amd.com",
-    ),
-    Check(
-        "NUMA balancing",
-        TARGETS,
-        numa_balancing,
-        "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html",
-    ),
-    Check(
-        "shared memory",
-        (PROCESS,),
-        shared_memory,
-        "NCCL documentation, Troubleshooting, Sharing Data",
-    ),
-    Check("open files", (PROCESS,), open_files, "vllm/utils/system_utils.py set_ulimit (0.32)"),
-    Check("disk for studies", TARGETS, home, "docs/files.md"),
-    Check(
-        "disk for caches",
-        TARGETS,
-        caches,
-        "huggingface_hub documentation, Environment variables, HF_HOME",
-    ),
-    Check("Docker command", (DOCKER,), command, "https://docs.docker.com/engine"),
-    Check(
-        "Docker daemon", (DOCKER,), daemon, "https://docs.docker.com/reference/cli/docker/version"
-    ),
-    Check("NVIDIA container toolkit", (DOCKER,), nvidia_toolkit, _TOOLKIT),
+CHECKS = tuple(
+    Check(**row | {"look": resolve_name(row["look"])})
+    for row in parse_yaml(beside(__file__, "doctor.yaml"))
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from autotune.base import BadInput, JsonObject, redact
 from autotune.engines import Command, Configuration, Context, Engine, Library, engine
-from autotune.engines.engine import flag_of
+from autotune.engines.command import flag_of
 from autotune.engines.entry import is_version
 from autotune.engines.report_back import parse_reported
 from autotune.servers.command import read_secret

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from autotune.base import BadInput, Json
-from autotune.engines.command import Command, Words
-from autotune.engines.engine import Engine, flag_of
+from autotune.engines.command import Command, Words, flag_of
+from autotune.engines.engine import Engine
 from autotune.engines.kept import grouped
 from autotune.engines.options import readers, readings
 from autotune.engines.schema import name_of
