@@ -9,9 +9,10 @@ each simulator predicted. They are read from two commits: most simulators' were 
 8 May 2026, LLMServingSim's (the first 300 requests of each experiment) came in June.
 
 The loads are those of its design and of the golden data of BLIS (``testdata`` of
-``inference-sim/inference-sim``): stages of ten or twenty minutes at a constant rate, prompts whose
-system prompt is shared. Errors are the test bed's own: ``|predicted - measured| / measured`` of the
-means over all requests of an experiment; ITL is ``(E2E - TTFT) / (answer - 1)``.
+``inference-sim/inference-sim``): stages of ten or twenty minutes, prompts whose system prompt is
+shared. inference-perf's constant rate has exponentially distributed gaps of an exact mean. Errors
+are the test bed's own: ``|predicted - measured| / measured`` of the means over all requests of an
+experiment; ITL is ``(E2E - TTFT) / (answer - 1)``.
 
 Printed for each simulator: experiments, the median of their errors (in brackets the mean), and the
 same of autotune's on the same experiments. Nothing was fitted to any of them.
@@ -70,7 +71,7 @@ def _workload(name: str) -> Workload:
         {
             "label": f"stage {number}",
             "prompts": round(rate * seconds),
-            "arrival": {"kind": "constant", "request_rate": rate},
+            "arrival": {"kind": "poisson", "request_rate": rate},
             "lengths": {
                 "kind": "fixed",
                 "input_tokens": system + question,
