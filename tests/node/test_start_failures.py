@@ -71,6 +71,7 @@ def test_every_row_of_the_sweep_starts() -> None:
     [
         (f"{VLLM} -tp 8", 6, "World size is larger than the number of available GPUs"),
         (f"{SGLANG} --tp 8", 6, "invalid device ordinal"),
+        (f"{SGLANG} --pp-size 8", 4, "invalid device ordinal"),
         (f"{TRTLLM} --tp_size 8", 6, "world size is larger"),
         (f"{VLLM} -tp 6", 6, "Total number of attention heads"),
         (f"{SGLANG} --tp 6", 6, "num_heads is not divisible"),
@@ -87,3 +88,32 @@ def test_a_layout_that_does_not_divide_is_the_engines_own_bad_argument(
     assert failure is not None
     assert failure.kind is FailureKind.BAD_ARGUMENT
     assert said in failure.log_excerpt
+
+
+@pytest.mark.parametrize(
+    ("command", "version", "node", "gpus", "fails"),
+    [
+        ("{sglang} zai-org/GLM-4.6-FP8 --tp-size 8", "0.5.3", "a100", 8, True),
+        ("{sglang} Qwen/Qwen3-30B-A3B-FP8 --tp-size 2", "0.5.23", "a10", 2, True),
+        (
+            "{sglang} Qwen/Qwen3-30B-A3B --tp-size 2 --quantization fp8",
+            "0.5.5.post1",
+            "a100",
+            2,
+            True,
+        ),
+        ("{sglang} Qwen/Qwen3-32B-FP8", "0.5.5.post1", "a100", 1, False),
+        ("{sglang} Qwen/Qwen3-30B-A3B-FP8 --tp-size 2", "0.5.23", "h100", 2, False),
+        ("vllm serve zai-org/GLM-4.6-FP8 -tp 8 --max-model-len 32768", "0.11.0", "a100", 8, False),
+    ],
+)
+def test_sglang_has_no_kernel_of_fp8_experts_for_gpus_without_fp8(
+    command: str, version: str, node: str, gpus: int, fails: bool
+) -> None:
+    command = command.format(sglang="python3 -m sglang.launch_server --model-path")
+    model = next(word for word in command.split() if "/" in word)
+    failure = start(command, version, model, node, gpus)
+    assert (failure is not None) == fails, failure
+    if failure is not None:
+        assert failure.kind is FailureKind.UNSUPPORTED
+        assert "type fp8e4nv not supported in this architecture" in failure.message
