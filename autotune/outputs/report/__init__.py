@@ -80,3 +80,15 @@ class StudyRecord:
     def values(self, group: Iterable[Launch]) -> list[float]:
         """Return the objective of each launch that has a valid figure."""
         return [value for value in map(self.value, group) if value is not None]
+
+    @property
+    def checked(self) -> list[Launch]:
+        """Return the launches whose answers were checked."""
+        return [launch for launch in self.launches if launch.result.accuracy]
+
+    @property
+    def remarks(self) -> dict[str, list[int]]:
+        """Return each remark on a launch to the numbers of its launches."""
+        return by_key(
+            (one, launch.number) for launch in self.launches for one in launch.result.remarks
+        )

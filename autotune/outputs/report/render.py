@@ -15,12 +15,13 @@ from markdown_it import MarkdownIt
 from autotune.base import Evidence, beside
 from autotune.tuner.study.recommendation import Verdict
 
-from . import StudyRecord, outcome, pictures, tables, text
+from . import StudyRecord, text
 from .pictures import Part, Picture
+from .sections import FOLDED, parts_of
 
 _STYLE = beside(__file__, "page.css")
 _SCRIPT = beside(__file__, "page.js")
-_TYPED = '<pre><code class="language-bash">'
+_TYPED = re.compile('<pre><code class="language-bash">.*?</pre>', re.DOTALL)
 _OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
 """No line break at the hyphens of an option."""
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
@@ -57,7 +58,7 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[st
     for part in parts:
         if isinstance(part, str) and part.startswith("## "):
             yield "</details>" if folded else ""
-            folded = part.removeprefix("## ") in _FOLDED
+            folded = part.removeprefix("## ") in FOLDED
             yield (
                 f"<details><summary>{parser.render(part)}</summary>"
                 if folded
@@ -74,10 +75,13 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[st
         else:
             # A wide table scrolls by itself, not the page; what is to be typed can be copied.
             body = parser.render(part).replace("<table>", '<div class="table" tabindex="0"><table>')
-            body = body.replace("</table>", "</table></div>")
-            typed = _OPTION.sub(r"<span>\1</span>", body) if _TYPED in body else body
-            yield typed.replace(_TYPED, f'<button type="button" class="copy">Copy</button>{_TYPED}')
+            yield _TYPED.sub(_copied, body.replace("</table>", "</table></div>"))
     yield "</details>" if folded else ""
+
+
+def _copied(typed: re.Match[str]) -> str:
+    button = '<button type="button" class="copy">Copy</button>'
+    return button + _OPTION.sub(r"<span>\1</span>", typed[0])
 
 
 PICTURES = "report"
@@ -85,48 +89,11 @@ PICTURES = "report"
 DRAWN = 'class="drawn"'
 """Mark of every picture that `draw` has made."""
 
-_Shown = Iterable[Part] | Picture | None
-_SECTIONS: dict[str, list[Callable[[StudyRecord], _Shown]]] = {
-    "Conclusion": [outcome.conclusion],
-    "How accurate were the predictions?": [outcome.predictions],
-    "Is it still better on later versions?": [outcome.regressions],
-    "What was launched?": [pictures.tried],
-    "Best configuration per engine": [tables.engines],
-    "How fast for each user, and how much for all?": [pictures.speed],
-    "Front of {objective} against {second}": [outcome.front],
-    "Is the gain significant?": [pictures.finals, tables.finals],
-    "Are the answers still correct?": [tables.answers],
-    "What does each setting add?": [pictures.contributions, outcome.contributions],
-    "Which settings had no effect?": [outcome.inert],
-    "Before and after": [outcome.comparison],
-    "What was measured?": [outcome.measured],
-    "What load does it carry within the limits?": [tables.capacities],
-    "What happens under other loads?": [pictures.curves, outcome.curves],
-    "Is it better on every workload?": [outcome.matrix],
-    "What failed, and what would help?": [tables.failures],
-    "Do the nodes differ?": [tables.nodes],
-    "Launches": [tables.launches],
-    "What did the study cost?": [outcome.hours],
-    "How the engines resolved the settings": [tables.resolutions],
-    "Setup": [outcome.setup],
-    "What are the limits of these numbers?": [outcome.limits],
-    "Reproduction": [outcome.reproduction],
-}
-"""Heading and content of each section; empty sections are left out."""
-_FOLDED = (
-    "Which settings had no effect?",
-    "Do the nodes differ?",
-    "Launches",
-    "How the engines resolved the settings",
-    "Setup",
-)
-"""Sections of details, folded on the page."""
-
 
 def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
     """Return the study's report, without secrets, as Markdown with GitHub's tables or as one
     self-contained page."""
-    parts = _parts(study)
+    parts = list(parts_of(study))
     if format == "html":
         return page(parts, partial(_drawn, study))
     unfinished = study.recommendation.verdict is Verdict.UNFINISHED
@@ -141,7 +108,7 @@ def files_of(study: StudyRecord) -> dict[str, str]:
     drawn once."""
     from . import draw
 
-    parts = _parts(study)
+    parts = list(parts_of(study))
     drawings = {part.name: _drawn(study, part) for part in parts if isinstance(part, Picture)}
     files = {
         "report.md": _markdown(parts),
@@ -150,22 +117,6 @@ def files_of(study: StudyRecord) -> dict[str, str]:
     return files | {
         f"{PICTURES}/{name}.svg": draw.standalone(drawing) for name, drawing in drawings.items()
     }
-
-
-def _parts(study: StudyRecord) -> list[Part]:
-    goals = dict(zip(("objective", "second"), map(text.title, study.spec.goals), strict=False))
-    parts: list[Part] = [*outcome.opening(study)]
-    for heading, sections in _SECTIONS.items():
-        made = [section(study) for section in sections]
-        shown = [
-            part
-            for one in made
-            for part in ([one] if isinstance(one, Picture) else one or ())
-            if part
-        ]
-        if shown:
-            parts += [f"## {heading.format(**goals)}", *shown]
-    return parts
 
 
 def _markdown(parts: Iterable[Part]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import yaml
 
@@ -35,11 +35,14 @@ def table(rows: Sequence[Mapping[str, str]], numbers: str = "") -> str:
     if not rows:
         return ""
     marks = ["--:" if numbers[i : i + 1] == "r" else "---" for i in range(len(rows[0]))]
-    return "\n".join([_row(rows[0]), _row(marks), *(_row(row.values()) for row in rows)])
+    return "\n".join([row(*rows[0]), row(*marks), *(row(*one.values()) for one in rows)])
 
 
-def _row(cells: Iterable[str]) -> str:
-    escaped = (" ".join(cell.split()).replace("\\|", "|").replace("|", "\\|") for cell in cells)
+def row(*cells: object) -> str:
+    """Return a row of a table."""
+    escaped = (
+        " ".join(str(cell).split()).replace("\\|", "|").replace("|", "\\|") for cell in cells
+    )
     return f"| {' | '.join(escaped)} |"
 
 

@@ -19,7 +19,6 @@ from autotune.tuner.study.recommendation import SERVED, Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
 
-from ..report.outcome import SHOWN
 from ..report.render import PICTURES
 
 TEXT_LENGTH = 5000
@@ -67,7 +66,7 @@ def _figures(
 ) -> dict[str, float]:
     """Return the metrics of one load in the report, in the study's goals and limits, and others
     with their prefix."""
-    names = (*SHOWN, *more, *spec.asked_metrics.values())
+    names = (*shown_in("report"), *more, *spec.asked_metrics.values())
     return _numbers({f"{prefix}{name}": (metrics or {}).get(name) for name in names})
 
 

@@ -145,7 +145,6 @@ def test_nobody_else_asks_where_trials_run() -> None:
     assert {name for name in asking if not name.startswith("tuner/backends/")} == {
         "tuner/prepare/build_spec.py",
         "tuner/verify.py",
-        "outputs/report/outcome.py",
     }
 
 
