@@ -58,7 +58,7 @@ def _compiled(template: str) -> Template:
 
 
 def _known(study: StudyRecord) -> JsonObject:
-    """Return what the templates name besides functions."""
+    """Return the variables of the templates."""
     spec = study.spec
     outcome = study.recommendation
     choice = outcome.recommended

@@ -1,4 +1,4 @@
-"""What the tables of the report compare: the launches by configuration, engine and failure."""
+"""Values that the tables of the report show: the launches by configuration, engine and failure."""
 
 from __future__ import annotations
 
