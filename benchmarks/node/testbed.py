@@ -15,7 +15,7 @@ are the test bed's own: ``|predicted - measured| / measured`` of the means over 
 experiment; ITL is ``(E2E - TTFT) / (answer - 1)``.
 
 Printed for each simulator: experiments, the median of their errors (in brackets the mean), and the
-same of autotune's on the same experiments. Nothing was fitted to any of them.
+same of autotune's on the same experiments, whole ones. Nothing was fitted to any of them.
 """
 
 from __future__ import annotations
@@ -119,6 +119,10 @@ def _error(predicted: float, record: Record) -> float:
     return abs(predicted / float(record["actual"]) - 1)
 
 
+def _key(record: Record) -> tuple[float, str]:
+    return float(record["exp_id"]), record["metric_name"]
+
+
 def told(rows: Sequence[Record], markdown: bool) -> Iterator[str]:
     """One line for each simulator."""
     line = "| {} | {} |" + " {} | {} |" * 3 if markdown else "{:26s}{:>5}" + "{:>16}{:>16}" * 3
@@ -126,13 +130,14 @@ def told(rows: Sequence[Record], markdown: bool) -> Iterator[str]:
     yield line.format("simulator", "n", *names)
     if markdown:
         yield "|---" + "|--:" * 7 + "|"
+    whole = {_key(row): row for row in reversed(rows)}
     for simulator in dict.fromkeys(row["simulator"] for row in rows):
         cells: list[str] = []
         for metric in _METRICS:
             some = [r for r in rows if (r["simulator"], r["metric_name"]) == (simulator, metric)]
             for errors in (
                 [_error(float(row["predicted"]), row) for row in some],
-                [_error(ours(row), row) for row in some],
+                [_error(ours(whole[_key(row)]), whole[_key(row)]) for row in some],
             ):
                 cells.append(f"{median(errors):.1%} ({mean(errors):.0%})")
         yield line.format(simulator, len(some), *cells)
