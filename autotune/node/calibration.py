@@ -326,8 +326,12 @@ def pressing(calibration: Calibration, members: Iterable[Mapping[str, str]]) -> 
     for groups in members:
         for name, value in composed(physics, calibration, groups).items():
             figure = physics.figures[name]
-            its = [f"{level} {groups[level]}" for level in figure.spread if level in groups]
-            for limit in (figure.low, figure.high) if figure.spread else ():
+            its = [
+                group if level == group else f"{level} {group}"
+                for level, group in groups.items()
+                if number_of(Factor(level, group, name), calibration.factors, 0.0)
+            ]
+            for limit in (figure.low, figure.high) if its else ():
                 if abs(value - limit) <= _PRESSES * limit:
                     found[f"{name} of {', '.join(its)} presses on its limit {limit:g}"] = None
     return list(found)

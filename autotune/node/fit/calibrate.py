@@ -592,7 +592,7 @@ def _left_out(
     """Return per point and kind the prediction without its group, with the interval of one that
     nobody measured."""
     found: list[dict[str, LeftOutPrediction]] = [{} for _ in missed]
-    groups = {(kind, name) for point in missed for kind, name in point.groups.items()}
+    groups = dict.fromkeys(pair for point in missed for pair in point.groups.items())
     for kind, name in groups:
         kept = [place for place, one in enumerate(missed) if one.groups.get(kind) != name]
         covered = _covered([subjects[place] for place in kept])
