@@ -182,7 +182,9 @@ class Behaviour(Entry):
     prompt_token_us: NonNegativeFloat
     """Time of the tokeniser per prompt token, in addition to `request_ms`."""
     output_token_us: NonNegativeFloat
-    """Time of detokeniser and HTTP per generated token, one after the other."""
+    """Time of the detokeniser per generated token, one after the other."""
+    output_piece_us: NonNegativeFloat = 0
+    """Time of detokeniser and HTTP per piece of an answer: `stream_interval` tokens."""
     draft_acceptance: PositiveShare = 1.0
     """Factor on the model's acceptance."""
     forced_on_text: bool = False

@@ -200,7 +200,7 @@ class FrontEnd:
         self._decoded = 0  # steps since requests were received
         self._request_s = c.request_ms * 1e-3
         self._token_s = c.prompt_token_us * 1e-6
-        self._free_s = [0.0] * server.front_ends
+        self._free_s = [0.0] * server.readers
         self._reading: list[tuple[float, int]] = []  # a heap: (when it is done with it, request)
 
     def accept(self, request: int, at_s: float, tokens: int) -> None:
@@ -246,7 +246,7 @@ class BackEnd:
 
     def __init__(self, server: SimulatedServer) -> None:
         # The tokens of a step are of many requests, which are spread over the processes.
-        self._token_s = server.coefficients.output_token_us * 1e-6 / server.front_ends
+        self._token_s = server.output_token_s
         self._free_s = 0.0
 
     def send(self, at_s: float, tokens: float) -> float:

@@ -163,9 +163,26 @@ class SimulatedServer:
 
     @property
     def front_ends(self) -> int:
-        """Count the parallel processes that read requests and send tokens."""
+        """Count the parallel API servers."""
         default = self.data_parallel if self.coefficients.front_end_per == "rank" else 1
         return max(1, self._count("api_server_count", default))
+
+    @property
+    def readers(self) -> int:
+        """Count the parallel processes that read requests and make tokens of them."""
+        return self.front_ends * self._degree("tokenizer_worker_num")
+
+    @cached_property
+    def output_token_s(self) -> float:
+        """Return the seconds per generated token until it is sent, by all front ends together.
+
+        The first token of an answer is sent at once, the others in pieces.
+        """
+        c = self.coefficients
+        seconds = c.output_token_us * 1e-6
+        if c.output_piece_us:
+            seconds += c.output_piece_us * 1e-6 / self._degree("stream_interval")
+        return seconds / self.front_ends / self._degree("detokenizer_worker_num")
 
     @property
     def schedules_ahead(self) -> bool:

@@ -261,9 +261,9 @@ class Fluid:
         mean_s = first * per_token_s[0] + (1 - first) * per_token_s[1]
         answer_s: Seconds = np.tensordot(written, mean_s, axes=1)[()]
         # A front end reads prompts, a back end sends tokens, one after the other, in order.
-        each = load.requests / self._server.front_ends
-        late = longer(0.0, each * self._front_end_s - ramp_s - full_s)
-        sending = each * load.written * self._c.output_token_us * 1e-6
+        reading = load.requests / self._server.readers * self._front_end_s
+        late = longer(0.0, reading - ramp_s - full_s)
+        sending = load.requests * load.written * self._server.output_token_s
         seconds = longer(at_s[-1] + late, sending)
         wait_s = None
         if later_sent:

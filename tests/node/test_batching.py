@@ -55,7 +55,8 @@ def servers(draw):
     server = SimulatedServer(setup(engine, tp, dp, 8, version=version, model=R1, **knobs))
     cost = draw(st.sampled_from([0.0, 100.0]))
     return SimulatedServer(
-        server.setup, server.coefficients.model_copy(update={"output_token_us": cost})
+        server.setup,
+        server.coefficients.model_copy(update={"output_token_us": cost, "output_piece_us": 0}),
     )
 
 
@@ -160,7 +161,7 @@ def test_steps_sent_together_are_sent_as_one_by_one(durations, busy_s, tokens):
     one_by_one, together = BackEnd(server), BackEnd(server)
     ends = np.cumsum(durations)
     for back in (one_by_one, together):
-        back.send(0.0, busy_s * 1e6 / server.coefficients.output_token_us)
+        back.send(0.0, busy_s / server.output_token_s)
     expected = [one_by_one.send(float(end), tokens) for end in ends]
     assert together.send_steps(ends, tokens) == pytest.approx(expected)
     assert together.send(0.0, 1) == pytest.approx(one_by_one.send(0.0, 1))
@@ -172,7 +173,10 @@ def test_a_saturated_detokeniser_bounds_the_tokens_per_second():
     ends = {}
     for cost_us in (0.0, 1000.0):
         slow = SimulatedServer(
-            server.setup, server.coefficients.model_copy(update={"output_token_us": cost_us})
+            server.setup,
+            server.coefficients.model_copy(
+                update={"output_token_us": cost_us, "output_piece_us": 0}
+            ),
         )
         records = Batching(slow, requests, 400_000).run()
         ends[cost_us] = records.finished_s.max()
@@ -256,6 +260,45 @@ def test_requests_wait_for_the_steps_after_which_sglang_looks_for_them():
 def test_how_often_the_engine_looks_for_requests_is_read_where_nobody_sets_it():
     outcome = simulate(setup("sglang"), load_workload("random:64:4:4"), 0)
     assert "scheduler_recv_interval" in outcome.knobs_read
+
+
+@pytest.mark.parametrize(
+    ("engine", "knobs", "pieces"),
+    [
+        ("vllm", {}, 1),
+        ("vllm", {"stream_interval": 10}, 10),
+        ("vllm", {"api_server_count": 4, "stream_interval": 10}, 40),
+        ("sglang", {"stream_interval": 10}, 10),
+        ("sglang", {"detokenizer_worker_num": 2}, 2),
+        ("sglang", {"tokenizer_worker_num": 8}, 1),
+    ],
+)
+def test_answers_are_sent_in_pieces_by_all_processes(engine, knobs, pieces):
+    server = SimulatedServer(setup(engine, **knobs))
+    figures = server.coefficients.model_copy(update={"output_token_us": 0, "output_piece_us": 20})
+    assert SimulatedServer(server.setup, figures).output_token_s == pytest.approx(20e-6 / pieces)
+
+
+def test_one_api_server_sends_as_many_tokens_as_were_measured():
+    """34,079 tokens a second on a host of B200, between 16,900 and 38,000 on one of H200."""
+    rates = {
+        hw: 1 / SimulatedServer(setup("vllm", hw=hw, version="0.26.0")).output_token_s
+        for hw in ("b200", "h200")
+    }
+    assert rates["b200"] == pytest.approx(34_079, rel=0.02)
+    assert 16_900 < rates["h200"] < 38_000
+
+
+def test_requests_are_read_by_all_tokenizer_processes():
+    waits = [
+        run_server(
+            SimulatedServer(setup("sglang", tokenizer_worker_num=n)),
+            load_workload("random:8000:2:64"),
+            0,
+        ).metrics["mean_ttft_ms"]
+        for n in (1, 8)
+    ]
+    assert waits[1] < waits[0]
 
 
 def test_an_idle_engine_looks_for_requests_at_once():

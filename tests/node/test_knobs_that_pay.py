@@ -212,7 +212,7 @@ def test_requests_go_to_the_replica_with_the_fewest_where_they_follow_one_anothe
         )
         load = load_workload("sharegpt").with_concurrency(256)
         found[value] = simulate(setup, load, 0).metrics["total_token_throughput"]
-    assert found["total_requests"] > 1.005 * found["round_robin"], found
+    assert found["total_requests"] > found["round_robin"], found
 
 
 def test_sending_ten_tokens_at_once_pays_where_sending_is_the_limit() -> None:
