@@ -121,12 +121,9 @@ class Behaviour(Entry):
     sampler_copies: NonNegativeFloat
     """Live float32 copies of the logits when the profiled step samples for all running
     sequences."""
-    indexer_logits: bool
-    """Whether prefill keeps tokens x context scores in float32."""
-    indexer_logits_copies: Annotated[float, Field(ge=1)] = 1
-    """Copies of these scores while the top ones are chosen."""
-    indexer_logits_limit_gb: PositiveFloat = math.inf
-    """Limit on the scores of a step's prompts."""
+    indexer_logits_gb: NonNegativeFloat = 0
+    """Most scores of tokens x context in float32 that the profiled step makes of prompts; with them
+    it makes those of decoding."""
     sliding_cache: Literal["window", "all"] = "all"
     """Cache of a layer with a sliding window: its window, or every token."""
     state_element_bytes: PositiveFloat = 2

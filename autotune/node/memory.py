@@ -174,10 +174,10 @@ def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
 
     Hidden states: every rank of a data-parallel group sees the tokens of all ranks at the experts.
     Sampling, where the engine profiles it, sorts the logits of all running sequences in float32.
-    Sparse attention adds what grows with the context: the prefill indexer's float32 scores (tokens
-    of a step x context, DeepGEMM's ``fp8_mqa_logits``), the decode indexer's scores (sequences x
-    context) and a workspace of whole latent sequences (vLLM's FlashMLA-sparse backend: 5 x
-    max_model_len x 576 x 2 bytes).
+    Sparse attention adds what grows with the context: the indexer's float32 scores of prompts
+    (tokens of a step x context, DeepGEMM's ``fp8_mqa_logits``) and of decoding (sequences x
+    context), where the engine profiles them, and a workspace of whole latent sequences (vLLM's
+    FlashMLA-sparse backend: 5 x max_model_len x 576 x 2 bytes).
     """
     a = server.architecture
     c = server.coefficients
@@ -187,10 +187,10 @@ def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
         if not group.indexer:
             continue
         context = server.context_length / group.entry_tokens
-        if c.indexer_logits:
+        if c.indexer_logits_gb:
             sequences = min(server.running_limit, server.graph_batch)
-            prompts = min(server.token_budget * context * _FLOAT32, c.indexer_logits_limit_gb * 1e9)
-            layers += prompts * c.indexer_logits_copies + sequences * context * _FLOAT32
+            prompts = min(server.token_budget * context * _FLOAT32, c.indexer_logits_gb * 1e9)
+            layers += prompts + sequences * context * _FLOAT32
         layers += c.workspace_contexts * context * group.cached_width * BF16
     logits = c.sampler_copies * server.running_limit * a.vocab_size * _FLOAT32
     sampling = logits + copy
