@@ -25,8 +25,6 @@ Usable without the tuner:
 Names are imported when they are asked for: a worker process must start fast.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

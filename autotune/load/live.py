@@ -6,8 +6,6 @@ become lengths, arrivals and a shared prefix; what counters cannot tell is said.
 request but GET.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -1,7 +1,5 @@
 """One of the loads that a server is measured with, and where its results stand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field
 

@@ -1,8 +1,6 @@
 """The typed options of ``autotune bench``; the command line gets them as
 `autotune.tuner.study.options` says."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal

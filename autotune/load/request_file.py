@@ -3,8 +3,6 @@
 The only importer of pyarrow, which is loaded when a file is written and not before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path

@@ -4,8 +4,6 @@ Secrets are masked in every member. Prompts, the files of workloads and the line
 some, are left out unless they are asked for.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

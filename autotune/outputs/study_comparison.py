@@ -1,7 +1,5 @@
 """Compare two finished studies: commands, gains, common knobs, cost; only comparable figures."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass

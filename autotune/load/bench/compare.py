@@ -3,8 +3,6 @@
 An interval is over repeats: the requests of one run tell how requests differ, not how runs do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

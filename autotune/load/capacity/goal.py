@@ -4,8 +4,6 @@ one within the limits (``--find-load``).
 Whoever has one asks it; nobody else asks which of the two it is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -13,8 +13,6 @@ Looking again after more requests gives chance more tries, and so do several lim
 shared out among them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -15,8 +15,6 @@ see `LoadSearch._requests`. A rate that is to be recommended is then sent for te
 way to a lighter one where the limits are not shown to hold.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ as long as the other end of IN is held: when the process that started it is gone
 signal, it ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -9,8 +9,6 @@ is told by a byte match; only the few events without text and the last ones are 
 Outcomes of requests are a closed list, so that every fault is named and counted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

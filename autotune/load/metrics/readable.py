@@ -1,8 +1,6 @@
 """Figures as people read them: three significant digits, and gains in words. JSON has every
 digit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -5,8 +5,6 @@ other, as a list of them, or as a table: runs under one load are repeats, runs u
 curve.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -6,8 +6,6 @@ secret: where the study used one, the output asks for it or leaves it out and sa
 `write_artefacts` writes all forms, with the reports, at a study's end.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -11,8 +11,6 @@ https://docs.sglang.io/advanced_features/server_arguments.html,
 https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Sequence

@@ -14,8 +14,6 @@ backend with its whole command. Fields: GPUStack 2.3, ``gpustack/schemas/models.
 Management" and "Inference Backend Management".
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

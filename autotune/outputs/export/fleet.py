@@ -4,8 +4,6 @@ Several differ in their GPUs alone. This file alone knows how many there are; th
 the part of their text that depends on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from string import Template
 

@@ -1,7 +1,5 @@
 """The recommended command in a deployment of the user's own, with a reason for each change."""
 
-from __future__ import annotations
-
 import difflib
 import shlex
 from collections.abc import Iterator

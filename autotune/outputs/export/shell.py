@@ -5,8 +5,6 @@ The container's options are those of a launch by ``--on docker`` but for the net
 server is on the host's, here one port of it is published, on loopback.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 

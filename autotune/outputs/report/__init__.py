@@ -1,7 +1,5 @@
 """Report of a study: `render.render` makes the report, `sentences.brief` the lines for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Draw pictures with matplotlib, as SVG that takes colours and font from its page."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

@@ -1,7 +1,5 @@
 """Pictures of a report: their content as values that `draw` draws; only `draw` loads matplotlib."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field

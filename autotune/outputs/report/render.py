@@ -1,7 +1,5 @@
 """Render ``report.md``, ``report.html`` and their pictures: the sections in their order."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The conclusion in sentences, for the terminal and for the report."""
 
-from __future__ import annotations
-
 import math
 
 from autotune.base import BadInput, Evidence, Interval, by_key

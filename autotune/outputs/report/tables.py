@@ -1,7 +1,5 @@
 """Values that the tables of the report show: the launches by configuration, engine and failure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean

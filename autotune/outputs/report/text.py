@@ -1,7 +1,5 @@
 """Pieces of Markdown."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

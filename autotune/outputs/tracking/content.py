@@ -1,8 +1,6 @@
 """Tags, metrics and curves of launches and studies, as plain values; `runs` writes them to
 MLflow."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
