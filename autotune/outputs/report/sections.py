@@ -1,17 +1,12 @@
 """Write the sections of the report from their templates in ``sections.yaml``."""
 
 import shlex
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import chain
 
-import yaml
-from jinja2 import Environment, StrictUndefined, Template
-
-from autotune.base import JsonObject, beside, redact
+from autotune.base import JsonObject, redact
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import COSTS, curve_of, is_valid_row, shown_in, title_of
+from autotune.load.metrics.table import COSTS, curve_of, is_valid_row, shown_in
 from autotune.tuner.backends import backend_of
 from autotune.tuner.search import objective
 from autotune.tuner.study.home import (
@@ -27,8 +22,9 @@ from autotune.tuner.study.results import is_held
 
 from . import StudyRecord, pictures, sentences, tables, text
 from .pictures import Part
+from .templates import JINJA, templates_of, write
 
-_TEMPLATES = yaml.safe_load(beside(__file__, "sections.yaml"))
+_TEMPLATES = templates_of("sections.yaml")
 FOLDED = {section["heading"] for section in _TEMPLATES["sections"] if "folded" in section}
 """Headings of the sections of details, folded on the page."""
 
@@ -37,24 +33,19 @@ def parts_of(study: StudyRecord) -> Iterator[Part]:
     """Return title, evidence and the sections that are not empty, in their order."""
     known = _known(study)
 
-    def write(template: str) -> str:
-        return _compiled(template).render(known).strip()
+    def made(template: str) -> str:
+        return write(template, **known)
 
-    yield write(_TEMPLATES["opening"])
+    yield made(_TEMPLATES["opening"])
     for section in _TEMPLATES["sections"]:
         draw = getattr(pictures, section.get("picture", ""), None)
         parts = [draw and draw(study)]
-        if _JINJA.compile_expression(section.get("when", "true"))(**known):
-            facts = {write(name): write(fact) for name, fact in section.get("facts", {}).items()}
+        if JINJA.compile_expression(section.get("when", "true"))(**known):
+            facts = {made(name): made(fact) for name, fact in section.get("facts", {}).items()}
             shown = {name: fact for name, fact in facts.items() if fact}
-            parts += [shown and text.Facts(shown), *map(write, section.get("parts", ()))]
+            parts += [shown and text.Facts(shown), *map(made, section.get("parts", ()))]
         if any(parts):
-            yield from (f"## {write(section['heading'])}", *filter(None, parts))
-
-
-@cache
-def _compiled(template: str) -> Template:
-    return _JINJA.from_string(template)
+            yield from (f"## {made(section['heading'])}", *filter(None, parts))
 
 
 def _known(study: StudyRecord) -> JsonObject:
@@ -107,14 +98,8 @@ def _repeat(study: StudyRecord) -> str:
     return redact.text(again, redact.secrets_in(list(passed_through), {}))
 
 
-_JINJA = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-_JINJA.filters |= {
-    "code": text.code,
-    "command": _command,
-    "escape": text.escape,
-    "title": text.title,
-}
-_JINJA.globals |= {
+JINJA.filters["command"] = _command
+JINJA.globals |= {
     "Home": Home,
     "against": _against,
     "bash": _bash,
@@ -126,17 +111,12 @@ _JINJA.globals |= {
     "is_valid_row": is_valid_row,
     "maximises": objective.maximises,
     "pair": _pair,
-    "readable": readable,
-    "redact": redact,
     "repeat": _repeat,
     "row": text.row,
     "rows_of": rows_of,
     "sentences": sentences,
     "shown": list(shown_in("report")),
-    "statistics": statistics,
     "tables": tables,
-    "text": text,
-    "title_of": title_of,
     "ui_command": ui_command,
     "without_credentials": without_credentials,
 }

@@ -3,7 +3,6 @@
 import math
 
 from autotune.base import BadInput, Evidence, Interval, by_key
-from autotune.engines import FailureKind
 from autotune.load.capacity.goal import carried, shape_carried
 from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import SHORT_S, Slo
@@ -22,7 +21,9 @@ from autotune.tuner.study.recommendation import (
 from autotune.tuner.trial import named
 
 from . import text
+from .templates import templates_of, write
 
+_SENTENCES = templates_of("sentences.yaml")
 WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
 _FEW_GOOD = 0.1
 """Share of good requests below which goodput shows that the load is too heavy."""
@@ -30,6 +31,25 @@ _MOST_NOT_TRIED, _LEAST_EXPECTED = 5, 0.1
 """Values that no launch had, and the percent expected of them, from which they are named."""
 _WORSE = 1.1
 """Latency ratio to the baseline; smaller ratios are noise of one launch."""
+
+
+def _say(name: str, outcome: Recommendation, **known: object) -> str:
+    """Return a sentence of ``sentences.yaml``; empty where it does not apply."""
+    choice = outcome.recommended
+    return write(
+        _SENTENCES[name],
+        outcome=outcome,
+        choice=choice,
+        baseline=outcome.baseline,
+        metric=choice.objective.metric if choice else "",
+        main=_of_objective(outcome),
+        carried=carried,
+        named=named,
+        on_a_node=on_a_node,
+        score=score,
+        value_of=_value,
+        **known,
+    )
 
 
 def paragraphs(outcome: Recommendation) -> list[str]:
@@ -41,11 +61,11 @@ def paragraphs(outcome: Recommendation) -> list[str]:
         shape_carried(_of_objective(outcome)),
         _few_good(outcome),
         gain(outcome),
-        prompts(outcome),
+        _prompts(outcome),
         _loss(outcome),
         crossing(outcome),
         drafted(outcome),
-        _answers(outcome),
+        _say("answers", outcome),
         _speculation(outcome),
         _front(outcome),
         short_load(outcome),
@@ -77,7 +97,7 @@ def brief(outcome: Recommendation) -> list[str]:
         _loss(outcome),
         crossing(outcome),
         drafted(outcome),
-        _answers(outcome),
+        _say("answers", outcome),
         _front(outcome),
         " ".join(own_command(outcome)),
         " ".join(costs),
@@ -91,29 +111,12 @@ def _verdict(outcome: Recommendation) -> list[str]:
     prediction; [] for other outcomes."""
     choice = outcome.recommended
     baseline = outcome.baseline
-    verdict = outcome.qualified_verdict
     if not choice or not baseline or choice.fingerprint == baseline.fingerprint:
         return []
-    metric, (name, unit) = choice.objective.metric, title_of(choice.objective.metric)
-    label = f"{outcome.label}: {verdict}"
-    if outcome.origin is Evidence.MEASURED:
-        label = verdict.capitalize()
-    mine, theirs = readable.numbers(one.objective.value for one in (choice, baseline))
-    figure = " ".join(filter(None, (name, mine, unit, carried(_of_objective(outcome)))))
-    gained = readable.gain_within(metric, outcome.gain_percent, outcome.gain_ci95)
-    sentence = (
-        f"{label}. {figure} on {choice.objective.workload} with {choice.engine}, baseline "
-        f"{theirs} with {baseline.engine}: {gained}."
-    )
-    if ends := outcome.gain_interval90_on_a_node:
-        both = filter(None, (on_a_node(choice.objective), readable.gains(metric, ends)))
-        sentence += f" On a real node {', '.join(both)} (90 %)."
-    if (over := outcome.gain_over_recipe) and over.ci95:
-        lead = readable.gain_in_words(metric, over.percent, f"{over.engine}'s recipe")
-        sentence += f" {lead[:1].upper()}{lead[1:]}."
+    verdict = _say("verdict", outcome)
     if outcome.verdict is Verdict.BETTER and outcome.origin.predicted:
-        return [sentence, f"Measure it: autotune verify {outcome.study} --on process"]
-    return [sentence]
+        return [verdict, f"Measure it: autotune verify {outcome.study} --on process"]
+    return [verdict]
 
 
 def _unconfirmed(outcome: Recommendation) -> str:
@@ -124,45 +127,21 @@ def _unconfirmed(outcome: Recommendation) -> str:
 def regression(one: Regression, outcome: Recommendation) -> list[str]:
     """Report a comparison of two versions: each command's change, possible causes, the verdict, the
     next step."""
-    label = "" if one.evidence is Evidence.MEASURED else f" ({one.evidence.upper()})"
-    metric = outcome.recommended.objective.metric if outcome.recommended else ""
     lines = [
-        f"{one.engine} {one.to_version} against {one.from_version}{label}, {one.launches} launches:"
+        _say("regression", outcome, one=one),
+        *(
+            _say("regression_of", outcome, row=row, now=getattr(outcome, row.role), who=WHO)
+            for row in one.commands
+        ),
+        *(
+            _say(name, outcome, one=one)
+            for name in ("old_version", "still_ahead", "changed_defaults")
+        ),
+        *one.notes,
+        f"verdict: {one.verdict} (margin {one.margin_percent:g} %)",
+        _say("tune_again", outcome, one=one),
     ]
-    for row in one.commands:
-        change = f"does not run: {row.failure}" if row.failure else "no valid launch"
-        if row.change_percent is not None:
-            change = readable.gain_within(metric, row.change_percent, row.change_ci95)
-        now = getattr(outcome, row.role)
-        earlier = ""
-        if row.fingerprint and now and now.fingerprint != row.fingerprint:
-            earlier = ", an earlier one"
-        lines.append(f"{WHO[row.role]}{earlier}: {change}, {text.launches(row.launches)}")
-    if one.old == "rows":
-        lines.append(
-            "the old version was not launched: the study's launches are used instead, from another "
-            "day"
-        )
-    if any(row.role == "baseline" for row in one.commands):
-        places = {True: "still ahead of", False: "behind", None: "indistinguishable from"}
-        place = places[one.still_ahead]
-        lines.append(f"on {one.to_version} the recommended command is {place} the baseline")
-    if changed := [
-        f"{row.get('knob', row.get('flag'))} {text.scalar(row['from'])} → {text.scalar(row['to'])}"
-        for row in one.changed_defaults
-    ]:
-        lines.append(f"changed defaults, most likely cause first: {', '.join(changed)}")
-    lines += [*one.notes, f"verdict: {one.verdict} (margin {one.margin_percent:g} %)"]
-    if one.tune_again is not None:
-        cost = f"the study took {outcome.launches} launches"
-        if spent := outcome.study_cost:
-            cost += f" and {readable.number(spent.node_hours)} node-hours"
-            if spent.cost:
-                cost += f", {readable.number(spent.cost)} in money"
-        lines.append(
-            f"the best configuration changed: tune again, starting from this study ({cost})"
-        )
-    return lines
+    return [line for line in lines if line]
 
 
 def promises(outcome: Recommendation) -> list[str]:
@@ -176,7 +155,7 @@ def promises(outcome: Recommendation) -> list[str]:
     if longest:
         known = outcome.baseline.longest_request_tokens if outcome.baseline else None
         against = f", the baseline's {known:,}" if known is not None else ""
-        lines.append(f"{longest[:1].upper()}{longest[1:]}{against}.")
+        lines.append(f"{text.capital(longest)}{against}.")
     replayed = outcome.origin is Evidence.REPLAYED
     if outcome.gives_up is None or outcome.address or (replayed and not outcome.gives_up):
         # The promises of a table's rows are unknown, and those of an old recommendation.
@@ -267,21 +246,7 @@ def served(choice: Choice) -> str:
 
 def predictions(outcome: Recommendation) -> list[str]:
     """Compare prediction and measurement of each command of a verified study: a sentence each."""
-    lines = []
-    for one in outcome.predictions:
-        predicted = f"predicted {readable.number(one.predicted.value)}"
-        if ends := one.predicted.interval90:
-            predicted += f" (90 % interval {readable.interval(ends)})"
-        if one.not_simulated:
-            predicted += f" without {', '.join(one.not_simulated)}"
-        measured = f"{one.failure}, not measured" if one.failure else "not measured"
-        if one.measured:
-            error = readable.percent(one.predicted.error_percent)
-            figure = readable.number(one.measured.value)
-            measured = f"{outcome.label} {figure}, prediction error {error}"
-        role = f"{one.role[:1].upper()}{one.role[1:]}"
-        lines.append(f"{role} ({one.engine}): {predicted}, {measured}.")
-    return lines
+    return [_say("prediction", outcome, one=one) for one in outcome.predictions]
 
 
 def not_simulated(outcome: Recommendation) -> str:
@@ -295,20 +260,7 @@ def not_simulated(outcome: Recommendation) -> str:
 
 def remaining(outcome: Recommendation) -> str:
     """Return how much better another configuration may be (the regret); empty if unknown."""
-    regret = outcome.regret
-    if not regret or not outcome.recommended:
-        return ""
-    if regret.percent >= 100:
-        return "The launches do not bound the regret: another configuration may be twice as good."
-    # A cost that is twice as good is half as high.
-    better = abs(readable.changed(outcome.recommended.objective.metric, regret.percent) or 0.0)
-    sure = f"{100 * regret.odds:.0f} % sure that no"
-    if not regret.left_out:
-        return f"{sure} other configuration is more than {better:.1f} % better."
-    return (
-        f"Open: the speed of {named(regret.left_out)}, which failed without an "
-        f"explanation. {sure} further configuration is more than {better:.1f} % better."
-    )
+    return _say("remaining", outcome)
 
 
 def not_looked_at(outcome: Recommendation) -> str:
@@ -327,26 +279,6 @@ def not_looked_at(outcome: Recommendation) -> str:
         if outcome.recommended
         else ""
     )
-
-
-def _answers(outcome: Recommendation) -> str:
-    """Summarise the check of answers; empty without a check."""
-    check = outcome.accuracy
-    worse = outcome.failures.get(FailureKind.ACCURACY.value, 0)
-    if not check or not outcome.recommended:
-        return ""
-    kinds = {"builtin": "agreement with the baseline", "tasks": "right answers", "command": "score"}
-    rejected = ""
-    if worse:
-        rejected = f" {text.launches(worse)} of other commands rejected for different answers."
-    if check.passed is None:
-        return f"Answers not compared with the baseline's: too few launches were left.{rejected}"
-    if not outcome.baseline or outcome.recommended.fingerprint == outcome.baseline.fingerprint:
-        return rejected.strip()
-    mine = score(check.kind, check.recommended, check.recommended_ci95)
-    theirs = score(check.kind, check.baseline, check.baseline_ci95)
-    limit = f"the baseline's {theirs}, threshold {score(check.kind, check.threshold)}"
-    return f"Answers pass: {kinds[check.kind]} {mine}, {limit}.{rejected}"
 
 
 def unjudged(outcome: Recommendation) -> str:
@@ -373,40 +305,7 @@ def _speculation(outcome: Recommendation) -> str:
     one = next((one for one in drafts if one and one.random), None)
     if not outcome.recommended or not one or outcome.origin is Evidence.REPLAYED:
         return ""
-    drafted = text.count(one.drafted, "drafted token")
-    if one.accepted:
-        drafted += f"; {next(iter(one.accepted.values())):.3g} were counted"
-    if one.forced is None:
-        return (
-            f"Draft acceptance (speculative decoding) was measured on random tokens (at {drafted} "
-            "per step), not on real prompts: compare the number of speculative tokens with "
-            "`--workload prose` or `code`."
-        )
-    assumed = "" if outcome.origin is Evidence.MEASURED else ": assumed, not measured"
-    return (
-        f"With random prompts, draft acceptance was forced to {one.forced:.3g} tokens per step at "
-        f"{drafted} (the model's on text is {one.stated:g}, by {one.source}{assumed}); the command "
-        "does not force it."
-    )
-
-
-def _measured(outcome: Recommendation) -> str:
-    """Describe the measurement of a server that somebody else runs, with its interval."""
-    choice = outcome.recommended
-    miss = outcome.nearest_miss
-    if not choice:
-        missed = f" {_missed(outcome, miss)}" if miss else ""
-        return f"{outcome.address} does not meet the limits.{missed}"
-    goal = choice.objective
-    if _is_traffic(outcome):
-        return _carries(outcome, _of_objective(outcome) or {})
-    label = outcome.label
-    if outcome.origin is Evidence.MEASURED:
-        label = "Measured"
-    interval = f"95 % interval {readable.interval(goal.ci95)}" if goal.ci95 else "no interval"
-    repeats = text.count(goal.repeats, "measurement")
-    value = _value(outcome, goal, _of_objective(outcome))
-    return f"{label}: {value} at {outcome.address} ({interval}, {repeats})."
+    return _say("speculation", outcome, one=one)
 
 
 def _way_on(outcome: Recommendation) -> list[str]:
@@ -429,24 +328,6 @@ def _is_traffic(outcome: Recommendation) -> bool:
     return any(name == f"live:{outcome.address}" for name in outcome.workloads)
 
 
-def _carries(outcome: Recommendation, metrics: Metrics) -> str:
-    """Say what a server carried by its own counters."""
-    rate, speed = (metrics[name] for name in ("request_throughput", "total_token_throughput"))
-    facts = [f"{readable.number(rate)} requests/s, {readable.number(speed)} tok/s"]
-    if flying := metrics.get("mean_concurrent_requests"):
-        facts.append(f"{readable.number(flying)} in flight")
-    for name in ("ttft", "tpot"):
-        if (mean := metrics.get(f"mean_{name}_ms")) is not None:
-            values = (mean, *(metrics[f"{one}_{name}_ms"] for one in ("p95", "p99")))
-            mean, p95, p99 = map(readable.number, values)
-            facts.append(f"{name.upper()} {mean} ms (P95 {p95}, P99 {p99})")
-    if (hits := metrics.get("cache_hit_rate")) is not None:
-        facts.append(f"{100 * hits:.0f} % of prompt tokens from the prefix cache")
-    label = "Measured" if outcome.origin is Evidence.MEASURED else outcome.label
-    over = f"over {metrics['duration']:.0f} s, nothing was sent"
-    return f"{label}: {outcome.address} carries {', '.join(facts)} ({over})."
-
-
 def _advice(outcome: Recommendation) -> list[str]:
     """Say what a server could carry, which options to look at first, and how to measure them."""
     advice = outcome.advice
@@ -454,57 +335,17 @@ def _advice(outcome: Recommendation) -> list[str]:
         return [
             "Its configuration is unknown or not simulated; --baseline '<its command>' names it."
         ]
-    on_node = "90 % interval on a real node"
-    rates = readable.interval(advice.request_rate_interval90)
-    lines = [
-        f"SIMULATED: its configuration could carry {readable.number(advice.request_rate)} of these "
-        f"requests/s, {readable.number(advice.total_token_throughput)} tok/s "
-        f"({on_node} {rates} requests/s)."
-    ]
-    for one in advice.options:
-        changes = ", ".join(
-            f"{name} {text.scalar(new)} (now {text.scalar(old)})"
-            for name, (old, new) in one.options.items()
-        )
-        gain = readable.gain(HEADLINE, one.gain_percent)
-        within = readable.gains(HEADLINE, one.gain_interval90)
-        lines.append(f"SIMULATED: {gain} tok/s by {changes} ({on_node} {within}).")
-    if not advice.options:
-        lines.append("SIMULATED: no other options of its engine carry more.")
-    return lines
+    options = [_say("with_options", outcome, one=one, headline=HEADLINE) for one in advice.options]
+    none = "SIMULATED: no other options of its engine carry more."
+    return [_say("could_carry", outcome, advice=advice), *(options or [none])]
 
 
 def _sentence(outcome: Recommendation) -> str:
+    name = "sentence"
     if outcome.address:
-        return _measured(outcome)
-    where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({outcome.label})"
-    choice = outcome.recommended
-    baseline = outcome.baseline
-    if not choice:
-        missed = f" {_missed(outcome, outcome.nearest_miss)}" if outcome.nearest_miss else ""
-        return f"No configuration is feasible {where}: there is no command to recommend.{missed}"
-    goal = choice.objective
-    value = _value(outcome, choice.objective, _of_objective(outcome))
-    figure = f"{choice.engine} {choice.engine_version} reaches {value} {where}"
-    if goal.interval90_on_a_node:
-        figure += f", {on_a_node(goal)} on a real node (90 %)"
-    if not baseline:
-        could = "run"
-        if goal.metric.startswith("capacity_"):
-            could = "carry any load within the limits"
-        return f"{figure}. The baseline could not {could}, so there is no comparison."
-    if choice.fingerprint == baseline.fingerprint:
-        known = "" if outcome.unconfirmed else ": no configuration is significantly better"
-        return f"{figure}. This is the baseline{known}."
-    both = outcome.workloads.get(baseline.objective.workload)
-    value = _value(outcome, baseline.objective, both.baseline if both else None)
-    theirs = f"{value} with {baseline.engine} {baseline.engine_version}"
-    if outcome.verdict is Verdict.INDISTINGUISHABLE:
-        return (
-            f"{figure}. It is indistinguishable from the baseline ({theirs}) by these launches; of "
-            "the equally good configurations, this command is the simplest."
-        )
-    return f"{figure}; the baseline reaches {theirs}."
+        name = "carries" if outcome.recommended and _is_traffic(outcome) else "measured"
+    miss = outcome.nearest_miss
+    return _say(name, outcome, missed=f" {_missed(outcome, miss)}" if miss else "")
 
 
 def _of_objective(outcome: Recommendation) -> Metrics:
@@ -561,42 +402,7 @@ def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | Non
 
 def gain(outcome: Recommendation) -> str:
     """Return the gain with its intervals, and the verdict, in a sentence or two."""
-    choice = outcome.recommended
-    baseline = outcome.baseline
-    if outcome.address:
-        return ""
-    if not choice or not baseline:
-        unopposed = ": the baseline did not run, so the gain is unknown" if choice else ""
-        return f"Verdict: {outcome.verdict.value}{unopposed}."
-    if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
-        return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
-    metric = choice.objective.metric
-    interval = "no interval"
-    if outcome.gain_ci95:
-        interval = f"95 % interval {readable.gains(metric, outcome.gain_ci95)}"
-    repeats = (text.launches(one.objective.repeats) for one in (choice, baseline))
-    interval += f", from {' against '.join(repeats)}"
-    if ends := outcome.gain_interval90_on_a_node:
-        interval += f"; 90 % prediction interval on a real node {readable.gains(metric, ends)}"
-    gained = readable.gain_in_words(metric, outcome.gain_percent)
-    sentence = f"{'Gain' if gained[0] in '+-' else 'It'} {gained} ({interval})"
-    if over := outcome.gain_over_recipe:
-        recipe = f"{over.engine}'s recipe {over.recipe}"
-        against = f"the command is {recipe}"
-        if over.ci95:
-            against = readable.gain_within(metric, over.percent, over.ci95, recipe)
-        sentence += f"; {against}"
-    return f"{sentence}. Verdict: {outcome.qualified_verdict}{_meaning(outcome)}."
-
-
-def _meaning(outcome: Recommendation) -> str:
-    if outcome.verdict is Verdict.INDISTINGUISHABLE:
-        return ": the difference may be chance"
-    if outcome.verdict is not Verdict.BETTER:
-        return ""
-    if outcome.origin.predicted:
-        return f": measure these commands with `autotune verify {outcome.study} --on process`"
-    return ": the test of the finals passed" if outcome.gain_ci95 else ""
+    return _say("gain", outcome)
 
 
 def on_a_node(goal: Objective) -> str:
@@ -605,28 +411,17 @@ def on_a_node(goal: Objective) -> str:
     return f"{readable.interval(ends)} {title_of(goal.metric)[1]}".rstrip() if ends else ""
 
 
-def prompts(outcome: Recommendation) -> str:
+def _prompts(outcome: Recommendation) -> str:
     """Compare the gain of the finals with the search's estimate; empty if the launches do not show
     it."""
     row = next(iter(outcome.workloads.values()), None)
     if not outcome.recommended or not row or not row.prompts:
         return ""
-    used = "had used" if row.prompts == "seen" else "had not used"
-    sentence = (
-        f"The finals used prompts that the search {used}{f' ({row.sent})' if row.sent else ''}"
-    )
-    gained = outcome.gain_percent
-    expected = outcome.search_gain_percent
-    within = outcome.search_gain_ci95
-    metric = outcome.recommended.objective.metric
-    if expected is None or gained is None or not within:
-        return f"{sentence}."
-    estimate = f"{readable.gain(metric, expected)} (95 % interval {readable.gains(metric, within)})"
-    halves = [(ends[1] - ends[0]) / 2 for ends in (within, outcome.gain_ci95) if ends]
-    end = "."
-    if len(halves) > 1 and expected - gained > math.hypot(*halves):
-        end = ": the gain on new prompts is smaller by more than chance explains."
-    return f"{sentence}; the search's estimate was {estimate}{end}"
+    intervals = (outcome.search_gain_ci95, outcome.gain_ci95)
+    halves = [(high - low) / 2 for low, high in filter(None, intervals)]
+    lost = (outcome.search_gain_percent or 0.0) - (outcome.gain_percent or 0.0)
+    smaller = len(halves) > 1 and lost > math.hypot(*halves)
+    return _say("prompts", outcome, row=row, smaller=smaller)
 
 
 def short_load(outcome: Recommendation) -> str:
@@ -678,7 +473,7 @@ def crossing(outcome: Recommendation) -> str:
         for side, name in WHO.items():
             if side in faster:
                 loads = _enumerate(faster[side])
-                sentences.append(f"{name[:1].upper()}{name[1:]} is faster at {loads} in flight.")
+                sentences.append(f"{text.capital(name)} is faster at {loads} in flight.")
     if open_:
         sentences.append(f"{open_}.")
     return " ".join(sentences)
@@ -713,11 +508,7 @@ def money(outcome: Recommendation) -> list[str]:
     cost = outcome.study_cost
     if not cost:
         return []
-    nodes = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}
-    hours = f"{readable.number(cost.node_hours)} node-hours{nodes.get(outcome.evidence, '')}"
-    if cost.gpu_hours is not None:
-        hours += f" ({readable.number(cost.gpu_hours)} GPU-hours)"
-    return [f"The study took {hours}{cost.of_which}.", *filter(None, [cost.in_money])]
+    return [_say("money", outcome, cost=cost), *filter(None, [cost.in_money])]
 
 
 def _loss(outcome: Recommendation) -> str:

@@ -113,6 +113,11 @@ def _broken(line: str, width: int) -> str:
     return " \\\n".join(lines)
 
 
+def capital(text: str) -> str:
+    """Begin a sentence with a capital."""
+    return text[:1].upper() + text[1:]
+
+
 def count(number: int, one: str, several: str = "") -> str:
     """Format a count with its noun, e.g. ``1 point`` or ``2 points``."""
     return f"{number} {one if number == 1 else several or f'{one}s'}"
