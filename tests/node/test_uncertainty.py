@@ -96,7 +96,9 @@ def test_stated_intervals_hold_nine_of_ten_of_errors_like_those_they_come_from()
     def points(n):
         shared = {w: rng.normal(0, 0.1) for w in range(400)}
         return [
-            PointErrors("vllm", str(w), {HEADLINE: shared[w] + rng.normal(0, 0.05)}, {})
+            PointErrors(
+                "vllm", {HEADLINE: shared[w] + rng.normal(0, 0.05)}, {}, {"workload": str(w)}
+            )
             for w in rng.integers(0, 400, n).tolist()
         ]
 
@@ -108,15 +110,12 @@ def test_stated_intervals_hold_nine_of_ten_of_errors_like_those_they_come_from()
 
 
 def test_few_left_out_points_make_the_unseen_wide():
-    few = [
-        PointErrors("sglang", str(i), {HEADLINE: 0.01}, {"gpu": error})
-        for i, error in enumerate([0.01, -0.02, 0.3])
-    ]
+    few = [PointErrors("sglang", {HEADLINE: 0.01}, {"gpu": error}) for error in (0.01, -0.02, 0.3)]
     assert stated_errors(few, []).unseen["gpu"] == pytest.approx(0.3 / 1.645, rel=0.05)
 
 
 def test_two_points_that_a_fit_has_met_exactly_make_nothing_sure():
-    exact = [PointErrors("vllm", str(i), {HEADLINE: 0.0}, {}) for i in range(2)]
+    exact = [PointErrors("vllm", {HEADLINE: 0.0}, {})] * 2
     alone = stated_errors(exact, COVERED)
     assert sigma(alone, SEEN) > 0.8 * sigma(PredictionErrors(), SEEN)
     assert sigma(alone, other(engine="sglang", gpu="b200", model="llama", read=4000)) > 1.2 * sigma(
@@ -132,9 +131,9 @@ def test_two_points_that_a_fit_has_met_exactly_make_nothing_sure():
 def test_what_left_out_groups_got_more_wrong_is_added_for_the_unseen():
     rng = np.random.default_rng(1)
     points = []
-    for i in range(60):
+    for _ in range(60):
         own, out = rng.normal(0, 0.05), rng.normal(0, 0.3)
-        points.append(PointErrors("vllm", str(i), {HEADLINE: own}, {"gpu": out, "workload": own}))
+        points.append(PointErrors("vllm", {HEADLINE: own}, {"gpu": out, "workload": own}))
     unseen = stated_errors(points, []).unseen
     assert unseen["workload"] < 0.05
     assert 0.2 < unseen["gpu"] < 0.4
@@ -145,7 +144,6 @@ def test_a_group_counts_alike_however_many_points_it_has():
     points = [
         PointErrors(
             "vllm",
-            str(i),
             {HEADLINE: 0.01},
             {"model": 0.6 if i % 100 < 2 else 0.01},
             {"model": f"m{i % 9}" if i % 100 < 2 else "many"},

@@ -124,12 +124,13 @@ def weights(points: Points, alike: float) -> list[float]:
     their errors, as a random effect has it.
     """
     noise = UNCERTAIN[HEADLINE] ** 2
-    loads = Counter(point.configuration for point in points)
+    served = [point.members[0].configuration for point in points]
+    loads = Counter(served)
     return [
         point.weight
         * (len(point.members) * noise / max(noise, point.spread**2 / 2))
-        / (1 + (loads[point.configuration] - 1) * alike)
-        for point in points
+        / (1 + (loads[its] - 1) * alike)
+        for point, its in zip(points, served, strict=True)
     ]
 
 
@@ -354,15 +355,13 @@ class PointErrors:
     """ln(measured / predicted) of one point.
 
     Attributes:
-        load: model, node, version of the engine and workload.
         errors: by metric, of the fit to all points.
         unseen: kind of `PredictionErrors.unseen` -> that of the total token throughput, by a fit
             that had not seen the point's group of that kind.
-        groups: kind -> name of that group.
+        groups: kind -> name of its group.
     """
 
     engine: str
-    load: str
     errors: Mapping[str, float]
     unseen: Mapping[str, float]
     groups: Mapping[str, str] = field(default_factory=dict)
@@ -434,10 +433,11 @@ def _shared(points: Sequence[PointErrors]) -> float:
     The differences of their errors tell it, over all engines. It is kept from the ends, where a
     comparison within an engine would be as unsure as one between engines, or certain.
     """
-    loads: dict[str, list[float]] = defaultdict(list)
+    loads: dict[tuple[str | None, ...], list[float]] = defaultdict(list)
     for point in points:
         if HEADLINE in point.errors:
-            loads[f"{point.engine} {point.load}"].append(point.errors[HEADLINE])
+            load = tuple(map(point.groups.get, ("version", "gpu", "model", "workload")))
+            loads[point.engine, *load].append(point.errors[HEADLINE])
     differences = [a - b for errors in loads.values() for a, b in combinations(errors, 2)]
     if not differences or len(loads) < _TELLING:
         return 0.5
@@ -627,7 +627,6 @@ def _errors_of_point(
     unseen: Mapping[str, float],
     names: Mapping[str, str],
 ) -> PointErrors:
-    load = f"{point.era} {point.gpu} {point.model.family} {point.workload.name}"
     errors = {
         name: math.log(point.metrics[name] / fitted[name])
         for name in UNCERTAIN
@@ -638,7 +637,7 @@ def _errors_of_point(
         for kind, predicted in unseen.items()
         if predicted > 0
     }
-    return PointErrors(point.engine, load, errors, left_out, names)
+    return PointErrors(point.engine, errors, left_out, names)
 
 
 def _covered(subjects: Iterable[Subject]) -> list[Subject]:

@@ -242,10 +242,6 @@ class MeasuredPoint:
         return self.resolved.card.engine
 
     @property
-    def configuration(self) -> tuple[str, ...]:
-        return self.members[0].configuration
-
-    @property
     def era(self) -> str:
         """Return the engine with the first two numbers of its version: ``vllm 0.11``."""
         release = Version(self.resolved.context.version).release
