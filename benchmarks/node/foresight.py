@@ -48,6 +48,7 @@ from autotune.node.calibration import (
 from autotune.node.fit.calibrate import Problem, refit_without
 from autotune.node.fit.reading import LeftOut, MeasuredPoint, model_name, points_of, read_file
 from autotune.node.fit.reading import groups as groups_of
+from autotune.node.memory import TOO_CLOSE
 from autotune.node.prediction_intervals import subject_of
 from autotune.node.simulate import simulate
 from autotune.node.steady import SteadyNode
@@ -152,7 +153,7 @@ def foreseen(point: MeasuredPoint, calibration: Calibration, full: bool) -> Fore
         outcome = simulate(point_setup(point, calibration), workload, 0)
         metrics = {name: float(value) for name, value in outcome.metrics.items()}
         refused = outcome.failure.message if outcome.failure else None
-    elif fast.starts < 0.5:
+    elif fast.starts < TOO_CLOSE:
         refused = "odds"
     return Foreseen(point, metrics, fast.starts, refused, subject, calibration.errors)
 
