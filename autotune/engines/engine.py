@@ -22,6 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from autotune.base import (
     BadInput,
+    Json,
     MalformedFile,
     RefusedCommand,
     StringDict,
@@ -101,7 +102,7 @@ class OptionParser(argparse.ArgumentParser):
         if engine.card.model_flag is None:
             self.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
         for option in table.options:
-            keywords: dict[str, Any] = {
+            keywords: Json = {
                 "dest": option.dest,
                 "default": argparse.SUPPRESS,
                 "action": option.action,
@@ -125,7 +126,7 @@ class OptionParser(argparse.ArgumentParser):
         hint = self._engine.whereabouts(unknown, version, dict(choices))
         raise RefusedCommand(f"{self._table.engine} {version}", message, hint)
 
-    def parse(self, arguments: Words) -> tuple[dict[str, Any], Strings]:
+    def parse(self, arguments: Words) -> tuple[Json, Strings]:
         """Return the given options, by destination, and ``model_tag``; and the options that a
         borrowed table lacks.
 
@@ -139,7 +140,7 @@ class OptionParser(argparse.ArgumentParser):
         given, unknown = self.parse_known_args(list(arguments))
         return vars(given), tuple(flag_of(word) for word in unknown if word.startswith("--"))
 
-    def values(self, given: dict[str, Any]) -> dict[str, Any]:
+    def values(self, given: Json) -> Json:
         """Return every option by every name, with defaults for missing ones."""
         values = self._table.defaults
         for option in self._table.options:
@@ -192,7 +193,7 @@ def split_file(arguments: Words, flags: Container[str]) -> tuple[list[str], str 
     return words, name if equals else words.pop(index)
 
 
-def read_mapping(name: str, files: StringMap) -> dict[str, Any]:
+def read_mapping(name: str, files: StringMap) -> Json:
     """Read the YAML mapping in a file of a command, or on disk; raises `BadInput` for none."""
     try:
         text = files[name] if name in files else Path(name).read_text(encoding="utf-8")
@@ -545,7 +546,7 @@ class Engine:
             unknown,
         )
 
-    def given(self, words: Words, version: str) -> dict[str, Any]:
+    def given(self, words: Words, version: str) -> Json:
         """Parse some prepared arguments; returns the given options by destination."""
         return self._parser(version).parse(words)[0]
 
@@ -553,7 +554,7 @@ class Engine:
         """Rewrite the arguments as the engine does before it parses them."""
         return arguments
 
-    def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
+    def config(self, values: Mapping[str, Any], command: Command, version: str) -> Json:
         """Read the engine's own config file; empty if it has none."""
         return {}
 
@@ -561,9 +562,7 @@ class Engine:
         """Split off the config file of typed arguments; None without one."""
         return split_file(words, [_FILE_OPTION, *(str(one.value) for one in self.card.config_flag)])
 
-    def with_file(
-        self, words: Words, version: str, files: StringMap
-    ) -> tuple[Words, dict[str, Any]]:
+    def with_file(self, words: Words, version: str, files: StringMap) -> tuple[Words, Json]:
         """Return typed arguments with the options of a config file that comes with them, or
         without it, and the content of the engine's own."""
         if self.split_file(words)[1] not in files:
@@ -627,7 +626,7 @@ class Engine:
         return None
 
     @staticmethod
-    def scope(parsed: ParsedCommand, context: Context) -> dict[str, Any]:
+    def scope(parsed: ParsedCommand, context: Context) -> Json:
         """Return the names visible to a reading."""
         named = {name: Namespace(getattr(parsed, name)) for name in ("args", "env", "config")}
         return {**context.scope({}), **named, "servers": parsed.servers}

@@ -84,6 +84,9 @@ class Finding:
     source: str = ""
 
 
+Findings = Iterator[Finding]
+
+
 @frozen
 class Check:
     """Check of a host, the values of ``--on`` it concerns, and its source; it may have no
@@ -91,7 +94,7 @@ class Check:
 
     name: str
     targets: Sequence[str]
-    look: Callable[[Host], Iterator[Finding]]
+    look: Callable[[Host], Findings]
     source: str
 
 
@@ -119,7 +122,7 @@ def installed(name: str, host: Host) -> tuple[str, str | None]:
     return f"{kind.card.title} {program.version} found ({' '.join(program.program)})", None
 
 
-def _engines(host: Host) -> Iterator[Finding]:
+def _engines(host: Host) -> Findings:
     """Look for an engine that can start: missing ones are not searched."""
     engines = {name: installed(name, host) for name in names()}
     if all(reason is not None for _, reason in engines.values()):
@@ -138,7 +141,7 @@ def _engines(host: Host) -> Iterator[Finding]:
             yield warning(reason, "install it to search it", name)
 
 
-def present(host: Host) -> Iterator[Finding]:
+def present(host: Host) -> Findings:
     """List the GPUs, by kind, with the driver."""
     for (name, vendor, total), count in Counter(
         (g.name, g.vendor, g.memory_total_bytes) for g in host.gpus
@@ -167,7 +170,7 @@ def present(host: Host) -> Iterator[Finding]:
         yield missing(problem, f"install and load {maker}'s driver")
 
 
-def idle(host: Host) -> Iterator[Finding]:
+def idle(host: Host) -> Findings:
     """Check that no process uses a GPU or its memory, which would change all measurements on it."""
     known = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
     in_use = list(filter(why_busy, known))
@@ -181,7 +184,7 @@ def idle(host: Host) -> Iterator[Finding]:
         yield ok("no process uses them")
 
 
-def amd_access(host: Host) -> Iterator[Finding]:
+def amd_access(host: Host) -> Findings:
     """Check access to ``/dev/kfd`` and the cards' render nodes under ``/dev/dri``, which engines
     open (https://github.com/vllm-project/vllm-rocm/issues/13)."""
     if not host.gpus_of("amd"):
@@ -202,7 +205,7 @@ def amd_access(host: Host) -> Iterator[Finding]:
         yield ok("/dev/kfd and the render nodes are accessible")
 
 
-def numa_balancing(host: Host) -> Iterator[Finding]:
+def numa_balancing(host: Host) -> Findings:
     """Check that the kernel does not migrate pages between sockets: GPUs wait for that."""
     value = machine.number(host.root / "proc/sys/kernel/numa_balancing")
     if host.gpus_of("amd") and value is not None:
@@ -214,7 +217,7 @@ def numa_balancing(host: Host) -> Iterator[Finding]:
         )
 
 
-def shared_memory(host: Host) -> Iterator[Finding]:
+def shared_memory(host: Host) -> Findings:
     """Check the memory shared by ranks of one server; a container's 64 MB are too small for large
     models."""
     size = machine.shared_memory_bytes(host.root)
@@ -226,7 +229,7 @@ def shared_memory(host: Host) -> Iterator[Finding]:
     )
 
 
-def open_files(host: Host) -> Iterator[Finding]:
+def open_files(host: Host) -> Findings:
     """Check the limit of open files, one per request in flight in tuner and server; the tuner
     raises the soft limit."""
     hard = host.open_files
@@ -238,7 +241,7 @@ def open_files(host: Host) -> Iterator[Finding]:
     )
 
 
-def home(host: Host) -> Iterator[Finding]:
+def home(host: Host) -> Findings:
     """Check the disk of studies, logs and the MLflow database."""
     free = machine.disk_free_bytes(host.home)
     space = f"{free / 1e9:.0f} GB free for {host.home}"
@@ -258,7 +261,7 @@ def home(host: Host) -> Iterator[Finding]:
         yield ok(space)
 
 
-def caches(host: Host) -> Iterator[Finding]:
+def caches(host: Host) -> Findings:
     """Check the disk of downloaded weights and compiled kernels."""
     folder = Path(models_folder(host.environment))
     free = machine.disk_free_bytes(folder)
@@ -267,7 +270,7 @@ def caches(host: Host) -> Iterator[Finding]:
     yield ok_if(free >= _CACHES_WANT, space, space, to_do)
 
 
-def command(host: Host) -> Iterator[Finding]:
+def command(host: Host) -> Findings:
     """Look for the docker command, which all other checks of Docker need."""
     path = _program(host, "docker")
     yield (
@@ -275,7 +278,7 @@ def command(host: Host) -> Iterator[Finding]:
     )
 
 
-def daemon(host: Host) -> Iterator[Finding]:
+def daemon(host: Host) -> Findings:
     """Ask the daemon that runs the containers."""
     path = _program(host, "docker")
     if path is None:
@@ -290,7 +293,7 @@ def daemon(host: Host) -> Iterator[Finding]:
         yield missing(f"the daemon does not answer: {why}", to_do)
 
 
-def nvidia_toolkit(host: Host) -> Iterator[Finding]:
+def nvidia_toolkit(host: Host) -> Findings:
     """Look for NVIDIA's container toolkit, or its CDI files, which ``--gpus`` needs."""
     if not host.gpus_of("nvidia"):
         return
@@ -319,7 +322,7 @@ CHECKS = tuple(
 )
 
 
-def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
+def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Findings:
     """Yield the findings of the checks for the host, in order."""
     for check in checks:
         for finding in check.look(host):

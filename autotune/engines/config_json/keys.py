@@ -124,21 +124,24 @@ class Format(Entry):
     expert_tile: int = 0
 
 
+Lists = dict[str, list[str]]
+
+
 class ConfigFacts(Entry):
     """Content of ``search_spaces/config_json.yaml``: additions of a model's class to its
     ``config.json``."""
 
     defaults: dict[str, Json]
-    names: dict[str, list[str]]
+    names: Lists
     lengths: list[str]
     first_of_lengths: list[str]
     unscaled: list[str]
     of_the_top: list[str]
     switched_by: StringDict
-    figures: dict[str, dict[str, list[str]]]
+    figures: dict[str, Lists]
     unnamed_mtp_layers: dict[str, int]
     vision_heads: dict[str, int]
-    classes: dict[str, list[str]]
+    classes: Lists
     mixers: StringDict
     beside_attention: StringDict
     state_types: dict[str, float]
@@ -148,8 +151,8 @@ class ConfigFacts(Entry):
     encoders: StringDict
     other_architectures: StringDict
     prefixes: list[str]
-    modules: dict[str, list[str]]
-    in_parts: dict[str, list[str]]
+    modules: Lists
+    in_parts: Lists
     formats: dict[str, Format]
 
 
