@@ -5,8 +5,6 @@ A study is a loop: *ask* for a configuration, *evaluate* it, *tell* the result; 
 optimiser; one value, `Trial`, travels between them.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

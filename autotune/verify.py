@@ -1,7 +1,5 @@
 """A finished study's commands, launched again on two versions of their engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from autotune.base import BadInput, Watch

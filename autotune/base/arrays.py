@@ -5,8 +5,6 @@ equal but for these digits must come in the same order everywhere, or a study en
 another machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

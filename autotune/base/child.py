@@ -4,8 +4,6 @@ completion.
 Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Rows of a user's CSV, checked while they are read."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

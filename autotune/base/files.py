@@ -1,7 +1,5 @@
 """Files written so that a reader, a crash or a second machine never sees a part of one."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import os

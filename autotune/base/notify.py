@@ -1,7 +1,5 @@
 """Callbacks that show a message to the user, and one that shows nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

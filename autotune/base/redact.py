@@ -5,8 +5,6 @@ shape of the value itself (``hf_…``, ``sk-…``). Both are looked for in struc
 environment) and in plain text (logs, YAML, JSON, shell).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby

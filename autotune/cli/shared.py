@@ -243,7 +243,7 @@ class _Table(TableElement):
 
 
 class _Rendered(Markdown):
-    elements = {**Markdown.elements, "fence": _Block, "table_open": _Table}  # noqa: RUF012
+    elements = {**Markdown.elements, "fence": _Block, "table_open": _Table}
 
 
 def print_markdown(text: str) -> None:

@@ -5,8 +5,6 @@ The requests are those of the traffic, sent all at once. An option is shown by a
 with its value in the fastest one the one that differs least from the running configuration.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from autotune.engines import Library, Scalar, recognise, split_command

@@ -9,8 +9,6 @@ where the finals are too few to show it, 3 % are taken. One configuration is fas
 interval are interpolated on the logarithm of the concurrency.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

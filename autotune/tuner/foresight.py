@@ -1,7 +1,5 @@
 """Predict a study before it begins: its first launches, and its cost."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace

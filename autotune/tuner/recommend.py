@@ -14,8 +14,6 @@ The judgement itself is in `autotune.tuner.search.decide.verdict`, because the s
 decide which launches of the finals are worth making; here it is put into words and figures.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

@@ -7,12 +7,21 @@ JSON. A configuration that cannot run is a `Failure` inside a `TrialResult`, nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from autotune.base import Evidence, Evidenced, Interval, Json, JsonObject, frozen
+from autotune.base import (
+    Evidence,
+    Evidenced,
+    Interval,
+    Json,
+    JsonObject,
+    StringDict,
+    Strings,
+    frozen,
+)
 from autotune.engines import Command, Configuration, Failure
 from autotune.engines.command import Resolved
 from autotune.load.metrics.table import Metrics, curve_of
@@ -46,7 +55,7 @@ class Role(StrEnum):
     CONTROL = "drift"
     RANDOM_WEIGHTS = "screen"
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> StringDict:
         """Return its part of a row: random weights are a fidelity of the search's launches."""
         if self is Role.RANDOM_WEIGHTS:
             return {"role": Role.SEARCH, "fidelity": _RANDOM}
@@ -102,7 +111,7 @@ class Trial:
     configuration: Configuration
     engine_version: str
     command: Command
-    workloads: tuple[str, ...]
+    workloads: Strings
     launch_index: int = 0
     node: str = ""
     rungs: tuple[int, ...] = ()
@@ -140,7 +149,7 @@ class Accuracy:
     baseline_ci95: Interval | None = None
     threshold: float | None = None
     passed: bool | None = None
-    reasons: tuple[str, ...] = ()
+    reasons: Strings = ()
     examples: tuple[Example, ...] = ()
     note: str = ""
     seconds: float = 0.0
@@ -163,7 +172,7 @@ class Speculation:
     source: str
     random: bool
     forced: float | None = None
-    accepted: Mapping[str, float] = field(default_factory=dict)
+    accepted: Mapping[str, float] = {}
 
     def with_acceptance(self, metrics: Mapping[str, Metrics]) -> Speculation:
         """Return a copy with the measured acceptance, from the workloads' metrics."""
@@ -201,24 +210,24 @@ class TrialResult(Evidenced):
     state: State
     evidence: Evidence
     failure: Failure | None = None
-    metrics: Mapping[str, Metrics] = field(default_factory=dict)
-    times_s: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Metrics] = {}
+    times_s: Mapping[str, float] = {}
     gpus: int = 0
     node: str = ""
     pids: tuple[int, ...] = ()
     started_at: str = ""
     resolved: Resolved | None = None
     quarantine: str = ""
-    gpu_ids: tuple[str, ...] = ()
-    answers: JsonObject = field(default_factory=dict)
+    gpu_ids: Strings = ()
+    answers: JsonObject = {}
     accuracy: Accuracy | None = None
     evidence_of: Evidence | None = None
     kv_cache_tokens: int | None = None
     longest_request_tokens: int | None = None
     odds_of_starting: float | None = None
     speculation: Speculation | None = None
-    remarks: tuple[str, ...] = ()
-    ranking: Mapping[str, Metrics] = field(default_factory=dict)
+    remarks: Strings = ()
+    ranking: Mapping[str, Metrics] = {}
 
     @property
     def measurements(self) -> Mapping[str, Metrics]:

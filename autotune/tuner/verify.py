@@ -14,8 +14,6 @@ changed since that day is in the difference too, so that never passes. A launch'
 pair, command and version, so that what is on disk is taken up wherever it ended.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

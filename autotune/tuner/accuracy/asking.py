@@ -5,8 +5,6 @@ TensorRT-LLM) or in that of chats (llama-server); else the words of the text sta
 No time is measured here, so that the client for single calls serves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence

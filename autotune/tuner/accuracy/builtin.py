@@ -22,8 +22,6 @@ one that has diverged tells no more. Long contexts are a ledger of made-up entri
 about one of them, the needle; they share their beginning, so that a prefix cache reads it once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +31,7 @@ from typing import NamedTuple
 
 import yaml
 
-from autotune.base import Interval, beside
+from autotune.base import Interval, StringMap, Strings, beside
 
 from .asking import Answer, Token, words
 
@@ -94,7 +92,7 @@ def contexts() -> tuple[Context, ...]:
     )
 
 
-def _short(texts: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+def _short(texts: Sequence[StringMap]) -> Iterator[tuple[str, str]]:
     for number, text in enumerate(texts):
         whole = text["text"].rstrip()
         for cut in CUTS:
@@ -188,12 +186,12 @@ class Verdict(NamedTuple):
     agreement: Agreement
     null: Agreement
     threshold: float
-    reasons: tuple[str, ...]
+    reasons: Strings
     worst: tuple[Divergence, ...]
 
 
 def compare(
-    reference: Answers, other: Answers, groups: Mapping[str, str], logprobs: bool = True
+    reference: Answers, other: Answers, groups: StringMap, logprobs: bool = True
 ) -> Agreement:
     """Compare two servers' answers position by position up to the first difference; `groups` are
     the contexts'."""
@@ -251,7 +249,7 @@ def judge(
     reference: Answers,
     finalist: Answers,
     alike: Sequence[tuple[Answers, Answers]],
-    groups: Mapping[str, str],
+    groups: StringMap,
 ) -> Verdict:
     """Return whether a finalist's answers agree with the baseline's, given the variation of the
     baseline's launches.

@@ -25,7 +25,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autotune.base import BadInput, Evidence, JsonObject, Notify, Watch, frozen, silent
+from autotune.base import (
+    BadInput,
+    Evidence,
+    JsonObject,
+    Notify,
+    StringMap,
+    Strings,
+    Watch,
+    frozen,
+    silent,
+)
 from autotune.engines import (
     Candidate,
     CandidateSet,
@@ -163,7 +173,7 @@ class Backend(ABC):
         return self.evidence is Evidence.REPLAYED
 
     @property
-    def unused_options(self) -> tuple[str, ...]:
+    def unused_options(self) -> Strings:
         """Name options of `run` that mean nothing here, because the candidates are given."""
         return ("screen",) if self.recorded or self.foreign else ()
 
@@ -290,7 +300,7 @@ class Backend(ABC):
         self,
         texts: Sequence[str],
         cards: Sequence[EngineCard],
-        versions: Mapping[str, str],
+        versions: StringMap,
         hardware: HardwareCard,
         library: Library,
     ) -> Images:

@@ -4,8 +4,6 @@ An engine that reports nothing, or in an unknown form, is no failure; its config
 as requested.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Sequence

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from autotune.base import BadInput, Evidence, MalformedFile, UnknownName
+from autotune.base import BadInput, Evidence, MalformedFile, StringMap, UnknownName
 from autotune.engines import (
     Candidate,
     CandidateSet,
@@ -291,7 +291,7 @@ def parse_setting(table: Table, text: str, option: str, library: Library) -> tup
     return name, equal[0]
 
 
-def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library) -> KnownEngines:
+def known_engines(spec: StudySpec, versions: StringMap, library: Library) -> KnownEngines:
     """Look up replayed engines by their versions; a version without a card uses the card's
     newest."""
     longest = [0]

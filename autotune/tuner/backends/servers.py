@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from functools import partial
@@ -25,6 +25,7 @@ from autotune.base import (
     JsonObject,
     Notify,
     Stage,
+    StringMap,
     Watch,
     frozen,
     silent,
@@ -500,7 +501,7 @@ class Docker(LaunchingBackend):
         self,
         texts: Sequence[str],
         cards: Sequence[EngineCard],
-        versions: Mapping[str, str],
+        versions: StringMap,
         hardware: HardwareCard,
         library: Library,
     ) -> Images:

@@ -4,8 +4,6 @@ An executor asks for trials while it has room, and yields launches in the order 
 It knows neither the search nor what an evaluation does.
 """
 
-from __future__ import annotations
-
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

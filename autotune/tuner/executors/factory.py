@@ -1,7 +1,5 @@
 """Make the executor named by ``--executor``, and set Ray's environment before its import."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import tempfile

@@ -8,8 +8,6 @@ A launch has a share beside others, or the first share alone while the others id
 the study decides (`search.side_by_side`).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -21,7 +19,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from autotune.base import AutotuneError, CannotGoOn, Notify, Stage, silent
+from autotune.base import AutotuneError, CannotGoOn, Notify, Stage, StringDict, silent
 from autotune.base.child import IMPORT_FOLDER, die_with_parent, start_python, wait_or_kill
 from autotune.base.notify import on_node
 from autotune.engines.command import DEVICES
@@ -88,7 +86,7 @@ def _among_visible(indices: Sequence[int], vendor: str) -> Sequence[int]:
     return list(takewhile(indices.__contains__, chosen.indices or ()))
 
 
-def visible_to(share: Share, vendor: str) -> dict[str, str]:
+def visible_to(share: Share, vendor: str) -> StringDict:
     """Set the variables that limit a process to the GPUs of a share: those already set, or the
     vendor's."""
     chosen = visible_gpus(vendor)

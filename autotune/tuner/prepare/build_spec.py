@@ -1,7 +1,5 @@
 """Turn the options of ``autotune run`` into a checked `StudySpec`."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -13,7 +11,7 @@ from pathlib import Path
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.base import BadInput, Notify, silent
+from autotune.base import BadInput, Notify, StringDict, Strings, silent
 from autotune.engines import (
     Engine,
     EngineCard,
@@ -135,9 +133,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     return spec.with_fields(screened=_screened(spec, options, backend, library))
 
 
-def _screened(
-    spec: StudySpec, options: RunOptions, backend: Backend, library: Library
-) -> tuple[str, ...]:
+def _screened(spec: StudySpec, options: RunOptions, backend: Backend, library: Library) -> Strings:
     """Return the engines whose launches may have random weights: they have switches for these and
     for acceptance."""
     if options.screen == "off" or "screen" in backend.unused_options or not spec.may_screen:
@@ -355,7 +351,7 @@ def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> s
 
 def _baseline(
     options: RunOptions, library: Library
-) -> tuple[RunOptions, list[EngineCard], dict[str, str], tuple[str, ...]]:
+) -> tuple[RunOptions, list[EngineCard], StringDict, Strings]:
     """Read the baseline as a shell does; with its engine's card, its files and notes.
 
     Raises `BadInput` for an unknown engine or a typed secret.
@@ -422,10 +418,10 @@ def _set_values(
     return found, notes
 
 
-def _engine_args(texts: Sequence[str], library: Library) -> tuple[dict[str, str], dict[str, str]]:
+def _engine_args(texts: Sequence[str], library: Library) -> tuple[StringDict, StringDict]:
     """Return the arguments of ``--engine-arg`` by engine, and the content of their config files."""
-    passed: dict[str, str] = {}
-    files: dict[str, str] = {}
+    passed: StringDict = {}
+    files: StringDict = {}
     for text in texts:
         name, value = _split_setting(
             text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'"

@@ -1,12 +1,10 @@
 """A deployment as ``--baseline``: its model and its GPUs count unless options name others."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, StringMap, frozen
 from autotune.engines import Library
 from autotune.engines.machine import node
 
@@ -20,11 +18,11 @@ class Deployed:
     and its image."""
 
     notes: Sequence[str] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    image: Mapping[str, str] = field(default_factory=dict)
+    files: StringMap = {}
+    versions: StringMap = {}
+    image: StringMap = {}
 
-    def images(self, versions: Mapping[str, str]) -> list[str]:
+    def images(self, versions: StringMap) -> list[str]:
         """Return the image as ``ENGINE=IMAGE``; none where another version was asked for."""
         kept = versions.items() >= self.versions.items()
         return [f"{name}={image}" for name, image in self.image.items() if kept]

@@ -1,8 +1,6 @@
 """Leave out configurations that a study does not launch: refused, contradicted, with a trade-off that
 nobody allowed, or with drafts that random tokens cannot judge."""
 
-from __future__ import annotations
-
 from autotune.engines import Configuration, EngineSpace, Library
 from autotune.engines.engine import RULE, accepted
 from autotune.engines.promises import UNASKED, admitted, promises_of

@@ -9,8 +9,6 @@ engine's parser (``max-num-seqs``, ``tp``). Which options those are is read from
 from ``emit`` and ``read``.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

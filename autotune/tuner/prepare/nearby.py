@@ -5,8 +5,6 @@ most of their values matter little or not at all on a node. So these values are 
 launched configurations, and what was found to be good goes with their neighbours of the product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

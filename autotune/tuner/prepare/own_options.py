@@ -1,8 +1,6 @@
 """The user's own command, ``--baseline``: with ``--engine-arg``, and what its candidates keep of
 it."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Predict candidates' memory before any launch: whether they start, and their longest requests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 

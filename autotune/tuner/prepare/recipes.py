@@ -1,8 +1,6 @@
 """Published recipes, commands for a model on a node under a load: as baseline, and as good starts
 of the search."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from autotune.base import BadInput, MalformedFile
+from autotune.base import BadInput, MalformedFile, StringDict
 from autotune.engines import (
     Command,
     Configuration,
@@ -94,7 +92,7 @@ def with_recipe(
     engines: Sequence[str],
     backend: Backend,
     library: Library,
-) -> tuple[RunOptions, str | None, dict[str, str], list[str]]:
+) -> tuple[RunOptions, str | None, StringDict, list[str]]:
     """Replace ``--baseline recipe[:ENGINE]`` by the command of the first engine with a recipe; with
     files and a note.
 

@@ -1,12 +1,10 @@
 """Take the command of a running server as the baseline: ``--baseline live:URL``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from autotune.base import BadInput, JsonObject, redact
+from autotune.base import BadInput, JsonObject, StringDict, redact
 from autotune.engines import Command, Configuration, Context, Engine, Library, engine
 from autotune.engines.command import flag_of
 from autotune.engines.entry import is_version
@@ -21,7 +19,7 @@ FORM = "live:"
 
 def with_running(
     options: RunOptions, context: Context, backend: Backend, library: Library
-) -> tuple[RunOptions, dict[str, str], list[str]]:
+) -> tuple[RunOptions, StringDict, list[str]]:
     """Replace ``--baseline live:URL`` by the command of that server; with the version by engine,
     and a note.
 

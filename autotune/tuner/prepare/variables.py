@@ -5,16 +5,14 @@ the configuration alone and the recommended command holds all that its figures r
 that a knob is read from decides that knob: it goes the way of ``--engine-arg``, which pins it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from autotune.base import BadInput, Environment
+from autotune.base import BadInput, Environment, StringDict, StringMap
 from autotune.engines import Command, Context, Engine, EngineCard, Library, engine
 from autotune.engines.environment import among, differences, shown, stored
 from autotune.engines.library import server_environment
@@ -30,9 +28,9 @@ from ..study.spec import StudySpec
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-def typed_variables(texts: Sequence[str], shell: Environment) -> dict[str, str]:
+def typed_variables(texts: Sequence[str], shell: Environment) -> StringDict:
     """Read ``--env NAME=VALUE`` and ``--env NAME``; raises `BadInput` with what would be right."""
-    typed: dict[str, str] = {}
+    typed: StringDict = {}
     for text in texts:
         name, equals, value = text.partition("=")
         option = f"--env {text}"
@@ -88,7 +86,7 @@ def inheriting(command: Command, card: EngineCard, spec: StudySpec, library: Lib
     return replace(command, env={**recorded, **command.env})
 
 
-def inherited(spec: StudySpec, backend: Backend) -> dict[str, str] | None:
+def inherited(spec: StudySpec, backend: Backend) -> StringDict | None:
     """Return what the servers of a finished study's commands inherit: what it recorded, else what
     this shell has."""
     if not backend.launches:
@@ -108,7 +106,7 @@ def with_inherited(
     spec: StudySpec,
     options: RunOptions,
     backend: Backend,
-    versions: Mapping[str, str],
+    versions: StringMap,
     library: Library,
 ) -> StudySpec:
     """Return a study with the variables of this shell that its servers get, with notes.
@@ -155,7 +153,7 @@ def with_inherited(
     )
 
 
-def _decided(kind: Engine, version: str, variables: Iterable[str]) -> dict[str, str]:
+def _decided(kind: Engine, version: str, variables: Iterable[str]) -> StringDict:
     """Map those of some variables that an engine's knob is read from to the knob."""
     read = {path: knob for knob, paths in readings(kind, version).items() for path in paths}
     return {name: read[f"env.{name}"] for name in sorted(variables) if f"env.{name}" in read}

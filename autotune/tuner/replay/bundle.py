@@ -6,8 +6,6 @@ study's own. ``candidates.json`` has the other candidates that judging its launc
 another machine, or another version's search spaces, judge alike.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

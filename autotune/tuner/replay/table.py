@@ -7,8 +7,6 @@ In a CSV a column is ``engine``, ``failure``, a metric by its name (``WORKLOAD:M
 of a workload of its own), or else a knob. ``engine_version`` is a knob that also names the version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -21,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, Evidence, MalformedFile, UnknownName, by_key, frozen
+from autotune.base import BadInput, Evidence, MalformedFile, Strings, UnknownName, by_key, frozen
 from autotune.base.csv_table import csv_table
 from autotune.engines import Command, Configuration, Failure, FailureKind, Library, Scalar
 from autotune.engines.command import plain
@@ -112,7 +110,7 @@ class Table:
     rows: Sequence[Row]
     metrics: Mapping[str, Sequence[str]]
     workload: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: Strings = ()
     of_study: bool = False
 
     def key(self, configuration: Configuration) -> Hashable:
@@ -130,7 +128,7 @@ class Table:
         return [rows[0].configuration for rows in self.repeats.values()]
 
     @property
-    def engines(self) -> tuple[str, ...]:
+    def engines(self) -> Strings:
         """List the engines, in the order of the file."""
         return tuple(dict.fromkeys(row.configuration.engine for row in self.rows))
 
@@ -272,7 +270,7 @@ class TableReader:
                     "search can compare; remove the column if it only numbers the rows"
                 )
 
-    def usable(self, rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
+    def usable(self, rows: Sequence[Row]) -> tuple[list[Row], Strings]:
         """Return the rows that ran or failed by their configuration; with a note on the others."""
         kept = [row for row in rows if row.failure is None or row.failure.blames_the_configuration]
         if not kept:
@@ -330,7 +328,7 @@ def read_csv(reader: TableReader, text: str) -> Table:
 
 def _of_launches(
     reader: TableReader, text: str, columns: dict[str, list[str]]
-) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+) -> tuple[dict[str, list[str]], Strings]:
     """Return the columns that tell launches apart, with a note; in a load generator's table there
     are others."""
     if not (tool := tool_of(text)):

@@ -4,8 +4,6 @@ An objective's metric must change with the speed of the node, so that a gain in 
 something; an SLO may be on any metric. SLOs and the second objective are about the first workload.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ Runs go to the home folder's database, or to what ``MLFLOW_TRACKING_URI`` names;
 without MLflow.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

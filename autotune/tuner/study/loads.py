@@ -6,14 +6,12 @@ flight (``--ladder``). Real servers and the simulated node measure the same `Loa
 order, and both fill a launch's metrics by `Load.add`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from autotune.base import BadInput
+from autotune.base import BadInput, StringDict
 from autotune.engines import Context, Library
 from autotune.load.capacity.judge import LOOKS
 from autotune.load.capacity.search import CONFIRM_S
@@ -79,7 +77,7 @@ def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS
 
 def workload_of(
     spec: StudySpec, role: Role, name: str, library: Library
-) -> tuple[Workload, dict[str, str]]:
+) -> tuple[Workload, StringDict]:
     """Return the load sent under a workload's name, and its description in the metrics.
 
     Finals send prompts that no launch of the search sent: of ``--final-workload``, the second half

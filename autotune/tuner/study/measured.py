@@ -1,7 +1,5 @@
 """Read the measured launches of studies, for a calibration of the simulated node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

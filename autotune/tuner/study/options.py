@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.base import JsonObject, frozen
+from autotune.base import JsonObject, StringDict, frozen
 from autotune.base.files import beside
 from autotune.engines.command import plain, referenced
 from autotune.engines.entry import parse_yaml
@@ -71,7 +71,7 @@ class RunOptions:
     model_id: str | None = None
     workloads: Sequence[str] = ()
     window: str | None = None
-    traffic: Mapping[str, JsonObject] = field(default_factory=dict)
+    traffic: Mapping[str, JsonObject] = {}
     final_workload: str | None = None
     speedup: float | None = None
     output_len: int | None = None
@@ -173,7 +173,7 @@ def command_line(spec: StudySpec, unused: Sequence[str] = ()) -> str:
     return " \\\n  ".join(lines)
 
 
-def rows_of(spec: StudySpec) -> dict[str, str]:
+def rows_of(spec: StudySpec) -> StringDict:
     """Return the report rows of set options, by heading."""
     asked = (
         (declared.row, _typed(one, declared, spec))

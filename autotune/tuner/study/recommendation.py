@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from autotune.base import Evidence, Evidenced, Interval, Json
+from autotune.base import Evidence, Evidenced, Interval, Json, StringDict
 from autotune.engines import Entry, Scalar
 from autotune.engines.promises import GivenUp
 from autotune.load.metrics import readable
@@ -279,8 +279,8 @@ class Choice(_Value):
     fingerprint: str
     argv: list[str]
     container: list[str] = []
-    env: dict[str, str]
-    files: dict[str, str] = {}
+    env: StringDict
+    files: StringDict = {}
     command: str
     objective: Objective
     kv_cache_tokens: int | None = None
@@ -499,7 +499,7 @@ class NearestMiss(BrokenLimit):
 
     command: str
     argv: list[str]
-    env: dict[str, str]
+    env: StringDict
     config: dict[str, Scalar]
     load: float | None = None
     broken: list[BrokenLimit] = []

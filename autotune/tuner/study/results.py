@@ -1,8 +1,6 @@
 """`results.jsonl`, the record of a study: one finished launch per line, on disk before any other
 use of it."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -13,7 +13,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, Field
 
-from autotune.base import BadInput, Interval, Json, JsonObject, UnknownName
+from autotune.base import BadInput, Interval, Json, JsonObject, StringDict, Strings, UnknownName
 from autotune.engines import Configuration, Context, Entry, HardwareCard, ModelCard, Scalar, gpus_of
 from autotune.engines.entry import parse_yaml
 from autotune.engines.installed import InstalledEngine
@@ -56,7 +56,7 @@ class PredictedCommand(_Value):
     role: CommandRole
     engine: str
     command: str
-    files: dict[str, str] = {}
+    files: StringDict = {}
     fingerprint: str
     predicted: float
     interval90: Interval | None = None
@@ -120,7 +120,7 @@ class StudySpec(_Value):
     hardware: HardwareCard
     gpus: int = Field(gt=0)
     engines: tuple[EngineChoice, ...]
-    workloads: tuple[str, ...]
+    workloads: Strings
     traffic: dict[str, Json] = {}
     final_workload: str | None = None
     divided: bool = False
@@ -134,49 +134,49 @@ class StudySpec(_Value):
     find_load: Literal["concurrency", "rate"] | None = None
     baseline: str | None = None
     recipe: str | None = None
-    baseline_files: dict[str, str] = {}
-    drop: tuple[str, ...] = ()
+    baseline_files: StringDict = {}
+    drop: Strings = ()
     pins: dict[str, Scalar] = {}
     among: dict[str, tuple[Scalar, ...]] = {}
     min_context: int | None = Field(default=None, gt=0)
-    allow: tuple[str, ...] = ()
+    allow: Strings = ()
     accuracy: str | None = None
     accuracy_sha256: str | None = None
-    engine_args: dict[str, str] = {}
-    passed_files: dict[str, str] = {}
+    engine_args: StringDict = {}
+    passed_files: StringDict = {}
     launches: int = Field(default=30, gt=0)
     finals_from: int = Field(default=0, ge=0)
     keeps_unread: bool = False
     keeps_set: bool = False
     measures_latency: bool = False
     hours: float | None = None
-    inherited: dict[str, str] | None = None
+    inherited: StringDict | None = None
     installed: dict[str, InstalledEngine] = {}
-    notes: tuple[str, ...] = ()
+    notes: Strings = ()
     on: str = "simulator"
     executor: str = "local"
     sampler: str = "gp"
-    screened: tuple[str, ...] = ()
+    screened: Strings = ()
     explain: Literal["model", "measured"] = "model"
-    sources: tuple[str, ...] = ()
+    sources: Strings = ()
     verifies: Verified | None = None
     table_sha256: str | None = None
     noise: float = Field(default=0.0, ge=0)
     seed: int = 0
     space: str | None = None
     calibration: Json | None = None
-    images: dict[str, str] = {}
+    images: StringDict = {}
     api_key_env: str | None = None
     api_key_file: str | None = None
     hf_token_file: str | None = None
 
     @property
-    def goals(self) -> tuple[str, ...]:
+    def goals(self) -> Strings:
         """The metrics to optimise: the objective, and the second metric of a front."""
         return (self.objective,) if self.pareto is None else (self.objective, self.pareto)
 
     @property
-    def asked_metrics(self) -> dict[str, str]:
+    def asked_metrics(self) -> StringDict:
         """Metrics of goals and limits, by the option that names each."""
         limits = {f"--slo {slo}": slo.metric for slo in self.slos}
         return {**dict(zip(("--objective", "--pareto"), self.goals, strict=False)), **limits}
@@ -187,7 +187,7 @@ class StudySpec(_Value):
         return self.measures_latency and any("itl" in slo.metric for slo in self.slos)
 
     @property
-    def allowed(self) -> tuple[str, ...]:
+    def allowed(self) -> Strings:
         """The trade-offs that may be made: those of ``--allow``, and one that a limit judges."""
         return (*self.allow, "coarse-streaming") if self.judges_pieces else self.allow
 
@@ -240,7 +240,7 @@ class StudySpec(_Value):
         return self.with_fields(slos=(*self.slos, MOST_VIOLATIONS))
 
     @property
-    def sent(self) -> tuple[str, ...]:
+    def sent(self) -> Strings:
         """The workloads of all launches, including the finals'."""
         return (*self.workloads, *filter(None, [self.final_workload]))
 

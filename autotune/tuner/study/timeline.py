@@ -1,7 +1,5 @@
 """Place launches on one clock, and sum up the time that a study has used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.base import Evidence, Interval, by_key

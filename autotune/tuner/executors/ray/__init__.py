@@ -11,8 +11,6 @@ are not Ray Tune's own results: it keeps the latest of every trial until the end
 real server is large.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
@@ -36,7 +34,7 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.util.queue import Empty, Queue
 
-from autotune.base import AutotuneError, CannotGoOn, Json, Stage, frozen, silent
+from autotune.base import AutotuneError, CannotGoOn, Json, Stage, StringDict, frozen, silent
 from autotune.base.notify import on_node
 from autotune.engines import gpus_of
 
@@ -193,7 +191,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self.errors: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.closed = threading.Event()
-        self._keys: dict[str, str] = {}
+        self._keys: StringDict = {}
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next task, as a configuration; None if there is none while others run."""

@@ -1,7 +1,5 @@
 """Connection to Ray: the nodes that can run a study's trials, their names, and their assignment."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -19,7 +17,7 @@ from typing import Any
 import ray
 
 import autotune
-from autotune.base import BadInput, CannotGoOn, frozen
+from autotune.base import BadInput, CannotGoOn, StringDict, frozen
 from autotune.engines.machine import is_kind
 
 from ...study.spec import StudySpec
@@ -389,7 +387,7 @@ class NodePool:
         self._most = most
         self._present: dict[str, Node] = {}
         self._order: list[str] = []
-        self.retired: dict[str, str] = {}
+        self.retired: StringDict = {}
         """Retired nodes, with reasons."""
         self._assigned: dict[str, tuple[str, int]] = {}
 
@@ -451,7 +449,7 @@ def host_of(info: NodeInfo) -> str:
     return str(info["NodeManagerHostname"])
 
 
-def names_of(infos: Sequence[NodeInfo]) -> dict[str, str]:
+def names_of(infos: Sequence[NodeInfo]) -> StringDict:
     """Name each node, by id: by host name if that is unique, else by Ray's name for the node.
 
     Nodes that are gone count too, so that a name stays when others come and go; one that came back

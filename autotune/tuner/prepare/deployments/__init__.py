@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import Version
 
-from autotune.base import BadInput, frozen, redact
+from autotune.base import BadInput, StringDict, StringMap, frozen, redact
 from autotune.engines.command import DEVICES, Command, Words, reference_in, referenced
 from autotune.engines.engine import Engine
 from autotune.engines.environment import stored
@@ -77,7 +77,7 @@ class Deployment:
     def rewritten(
         self,
         argv: Words,
-        env: Mapping[str, str],
+        env: StringMap,
         gpus: int | None = None,
         replicas: int | None = None,
     ) -> str:
@@ -116,7 +116,7 @@ class Deployment:
         about["OLD"] = f"(?:{'|'.join(map(re.escape, kept)) or '(?!)'})"
         return self._changed(edit, about, env=kept if value is None else {**kept, name: value})
 
-    def _changed(self, edit: str, about: Mapping[str, str], **wanted: object) -> Deployment:
+    def _changed(self, edit: str, about: StringMap, **wanted: object) -> Deployment:
         """Return the first edited deployment that reads as wanted, and else as before."""
         right = {**self._read(), **wanted}
         for text in edited(self.text, edit, about):
@@ -131,7 +131,7 @@ class Deployment:
         )
 
     @property
-    def _env(self) -> dict[str, str]:
+    def _env(self) -> StringDict:
         """Return the variables but those that choose GPUs."""
         chosen = facts().gpu_variables
         return {name: text for name, text in self.container.env.items() if name not in chosen}
@@ -269,7 +269,7 @@ def _deployment(one: Container, library: Library | None) -> Deployment:
     return Deployment(one, kind, command, version, notes, library)
 
 
-def _on_host(word: str, folders: Mapping[str, str]) -> str:
+def _on_host(word: str, folders: StringMap) -> str:
     """Return a path of the container as the host's, where that is there."""
     option, equals, path = word.rpartition("=")
     hosts = (

@@ -1,15 +1,13 @@
 """Changes of a deployment's text by place: patterns say where one may stand, and the text that
 reads as wanted is kept."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from autotune.base import BadInput, Json
+from autotune.base import BadInput, Json, StringDict, StringMap
 from autotune.engines.command import Command, Words, flag_of
 from autotune.engines.engine import Engine
 from autotune.engines.kept import grouped
@@ -19,7 +17,7 @@ from autotune.engines.schema import name_of
 from .forms import facts
 
 _WORD = re.compile(r"(?:--?)?[A-Za-z/][\w./=+-]*")
-Step = tuple[str, dict[str, str], list[str]]
+Step = tuple[str, StringDict, list[str]]
 """An edit: its kind, what it is about, and the words of the command after it."""
 
 
@@ -36,7 +34,7 @@ _WRITINGS: tuple[Callable[[str], str], ...] = (
 )
 
 
-def edited(text: str, kind: str, values: Mapping[str, str]) -> Iterator[str]:
+def edited(text: str, kind: str, values: StringMap) -> Iterator[str]:
     """Yield the texts that an edit may give."""
     quoted = value if _WORD.fullmatch(value := values["VALUE"]) else json.dumps(value)
     for find, put in facts().edits[kind]:
@@ -49,7 +47,7 @@ def edited(text: str, kind: str, values: Mapping[str, str]) -> Iterator[str]:
                 yield f"{text[: match.start()]}{new}{text[match.end() :]}"
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def _filled(text: str, values: StringMap) -> str:
     for name, value in values.items():
         text = text.replace(f"<{name}>", value)
     return text
@@ -95,7 +93,7 @@ def _values(group: Words) -> list[str]:
     return [value] if equals else list(group[1:])
 
 
-def _about(group: Words, value: str = "") -> dict[str, str]:
+def _about(group: Words, value: str = "") -> StringDict:
     return {"NAME": re.escape(flag_of(group[0])), "N": str(len(group) - 1), "VALUE": value}
 
 

@@ -1,19 +1,16 @@
 """Containers in the text of a deployment: ``docker run``, Compose or Kubernetes."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from autotune.base import BadInput, MalformedFile, frozen
+from autotune.base import BadInput, MalformedFile, StringDict, StringMap, frozen
 from autotune.engines.command import plain
 from autotune.engines.entry import LOADER, Entry, spaces_root
 from autotune.engines.library import load
@@ -51,10 +48,10 @@ class Facts(Entry):
     """Schema of ``search_spaces/deployments.yaml``."""
 
     switches: list[str]
-    options: dict[str, str]
+    options: StringDict
     images: list[KnownImage]
     gpu_variables: list[str]
-    parts: dict[str, str]
+    parts: StringDict
     edits: dict[str, list[tuple[str, str]]]
 
 
@@ -82,11 +79,11 @@ class Container:
     image: str = ""
     entrypoint: Sequence[str] | None = None
     command: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: StringMap = {}
     gpus: str = ""
     replicas: int = 1
-    folders: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
+    folders: StringMap = {}
+    files: StringMap = {}
     notes: Sequence[str] = ()
 
     @property
@@ -127,7 +124,7 @@ def _at(node: Any, *keys: str) -> Any:
     return node
 
 
-def _of_pods(whole: Any, node: Any, files: Mapping[str, str]) -> Iterator[Container]:
+def _of_pods(whole: Any, node: Any, files: StringMap) -> Iterator[Container]:
     """List the containers of each pod in a Kubernetes object or list."""
     if _at(node, "kind"):
         whole = node
@@ -143,7 +140,7 @@ def _of_pods(whole: Any, node: Any, files: Mapping[str, str]) -> Iterator[Contai
             yield from _of_pods(whole, inner, files)
 
 
-def _of_pod(whole: Any, pod: Any, one: Any, files: Mapping[str, str]) -> Container:
+def _of_pod(whole: Any, pod: Any, one: Any, files: StringMap) -> Container:
     env = dict[str, str]()
 
     def filled(word: object) -> str:
@@ -244,7 +241,7 @@ def _service(one: Any, folder: Path) -> Container:
     )
 
 
-def _settings(one: Any) -> dict[str, str]:
+def _settings(one: Any) -> StringDict:
     """Return the variables of a service; one without a value comes from elsewhere."""
     rows = one.get("environment") or {}
     pairs: Any = rows.items() if isinstance(rows, dict) else map(_pair, rows)
@@ -260,7 +257,7 @@ def _words(given: Any) -> list[str] | None:
     return shlex.split(given) if isinstance(given, str) else given and list(map(plain, given))
 
 
-def _assigned(path: Path) -> dict[str, str]:
+def _assigned(path: Path) -> StringDict:
     """Read a file of variables; empty for none."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return {name: value.strip("'\"") for name, value in _ASSIGNMENT.findall(text)}
@@ -323,7 +320,7 @@ def _run_lines(text: str) -> Iterator[Container]:
         )
 
 
-def _own(setting: str, env: Mapping[str, str]) -> str:
+def _own(setting: str, env: StringMap) -> str:
     """Return a setting with the value that the script has for it; that which only a run of it would
     tell comes from elsewhere."""
     name, equals, _ = setting.partition("=")
