@@ -154,8 +154,7 @@ def _lines(outcome: Accuracy) -> Iterator[str]:
     if outcome.passed is not None:
         yield "passes" if outcome.passed else f"fails: {'; '.join(outcome.reasons)}"
     if outcome.score is None:
-        saved = "reference answers saved; compare another server with --reference FILE"
-        yield f"{outcome.kind}: {saved}"
+        yield f"{outcome.kind}: reference answers saved; compare another server with --reference FILE"
     else:
         score = (
             f"{outcome.kind}: {'agreement' if outcome.kind == 'builtin' else 'score'} "
@@ -165,8 +164,7 @@ def _lines(outcome: Accuracy) -> Iterator[str]:
             score += f" (95 % interval {readable.interval(outcome.ci95)}{unit})"
         yield score
     if outcome.passed is not None:
-        threshold = f"threshold {number(outcome.threshold)}{unit}"
-        yield f"reference {number(outcome.baseline)}{unit}, {threshold}"
+        yield f"reference {number(outcome.baseline)}{unit}, threshold {number(outcome.threshold)}{unit}"
     if outcome.note:
         yield outcome.note
     for one in outcome.examples:

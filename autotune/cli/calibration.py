@@ -104,8 +104,7 @@ def _summary(reading: Reading, points: Sequence[MeasuredPoint]) -> Iterator[str]
     for kind, counts in _counts(points).items():
         yield f"  by {kind}: " + ", ".join(f"{name} {n}" for name, n in counts.items())
     for point in _repeated(points):
-        apart = f"measured {math.expm1(point.spread):.0%} apart"
-        yield f"  {point.label} are one configuration, {apart}"
+        yield f"  {point.label} are one configuration, measured {math.expm1(point.spread):.0%} apart"
     for row in rows:
         if row.deductions:
             yield f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}"

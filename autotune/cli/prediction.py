@@ -194,10 +194,8 @@ def _resolve(
     hardware = node(asked.hardware, library)
     know_model(command, version, asked.model_id, library)
     model = model_of(command, library, version, asked.model_id)
-    gpus, most = (
-        check_gpus(asked.gpus, hardware),
-        load.concurrency if asked.find_load is None else inf,
-    )
+    gpus = check_gpus(asked.gpus, hardware)
+    most = load.concurrency if asked.find_load is None else inf
     context = Context(model, hardware, gpus, "", load.longest_request, concurrency=most)
     return resolve_command(command, library, context, version)
 

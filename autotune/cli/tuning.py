@@ -236,9 +236,8 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
         lines.append(f"         {view}")
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:
-        problem = "no feasible configuration"
-        if recommendation.address:
-            problem = "the server does not meet the limits"
+        external = "the server does not meet the limits"
+        problem = external if recommendation.address else "no feasible configuration"
         raise NothingFeasible(
             f"{problem} ({recommendation.stop_reason}); see {folder / 'report.md'}"
         )
@@ -273,8 +272,8 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     for trial, predicted in first:
         configuration = trial.configuration
         shell = trial.command.shell()
-        about = f"{predicted}  {described(history, configuration)}"
-        lines += [f"{configuration.engine:<12}  {about}", f"    {shell}"]
+        about = described(history, configuration)
+        lines += [f"{configuration.engine:<12}  {predicted}  {about}", f"    {shell}"]
         rows.append(
             {
                 "role": trial.role.value,

@@ -18,8 +18,8 @@ import runpy
 import sys
 from typing import Any
 
-from autotune.base import Json
-
+Json = dict[str, Any]
+"""The same as ours, which the engine's interpreter cannot import."""
 MARK = "engine-options="
 LEAST = 5
 _ACTIONS = {

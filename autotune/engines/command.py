@@ -208,31 +208,28 @@ class Command:
 
     def shell(self) -> str:
         """Return one copyable block for a POSIX shell; here-documents write its files."""
-        lines = []
-        for name, text in self.files.items():
-            lines.append(
-                f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF"
-            )
+        lines = [
+            f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF"
+            for name, text in self.files.items()
+        ]
         # A container's words set its variables; a reference they name without a value, which comes
         # from outside.
-        settings = {
-            name: value
+        words = [
+            f"{name}={_quoted(value)}"
             for name, value in self.env.items()
             if not self.container or referenced(value)
-        }
-        words = [f"{name}={_quoted(value)}" for name, value in settings.items()]
+        ]
         command, first_port = self.apart_from_port() if self.servers else (self, PORT)
         typed = " ".join([*words, *map(_quoted, command.words)])
-        if self.servers:
-            chosen = "".join(f"{name}=$gpus " for name in self.servers[0])
-            lines.append(
-                f"# {self.replicas} servers; put a load balancer in front, with the least-requests policy:"
-            )
-            lines.append(f"for gpus in {' '.join(numbers_of(self.servers))}; do")
-            lines.append(f"  {chosen}{typed} --port {port_of_gpus(first_port)} &")
-            lines.append("done; wait")
-        else:
-            lines.append(typed)
+        if not self.servers:
+            return "\n".join([*lines, typed])
+        chosen = "".join(f"{name}=$gpus " for name in self.servers[0])
+        lines += [
+            f"# {self.replicas} servers; put a load balancer in front, with the least-requests policy:",
+            f"for gpus in {' '.join(numbers_of(self.servers))}; do",
+            f"  {chosen}{typed} --port {port_of_gpus(first_port)} &",
+            "done; wait",
+        ]
         return "\n".join(lines)
 
 

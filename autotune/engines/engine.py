@@ -645,8 +645,9 @@ class Engine:
                 raise ValueError("a number of more than 64 bits")
         except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
             # A value of the wrong kind, e.g. a number where the engine expects a JSON object.
-            problem = f"error: the value given for {knob} is malformed ({error})"
-            raise BadInput(f"{self.name} {version}: {problem}") from error
+            raise BadInput(
+                f"{self.name} {version}: error: the value given for {knob} is malformed ({error})"
+            ) from error
         return value
 
 

@@ -14,7 +14,7 @@ from autotune.base import Json, frozen
 from .command import Configuration, Knobs, Scalar
 from .context import Context, Normaliser, default_of, search_values
 from .expression import evaluate, names
-from .promises import GivenUp, Promised
+from .promises import Promised, TradeOffs
 from .schema import EngineCard, Rule
 
 Item = TypeVar("Item")
@@ -70,7 +70,7 @@ class CandidateSet:
     defaults: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
     monotone_memory: frozenset[str] = frozenset()
-    given_up: Mapping[int, tuple[GivenUp, ...]] = field(default_factory=dict)
+    given_up: Mapping[int, TradeOffs] = field(default_factory=dict)
     as_they_are: bool = False
     without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(
         default=None, compare=False

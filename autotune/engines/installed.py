@@ -485,8 +485,10 @@ def choose(
                 kinds[name], installed[name], warnings = found
                 notes += warnings
     elif binaries:
-        where = f"launches on {elsewhere} start no engine of this machine"
-        raise BadInput(f"--engine-bin would not be used: {where}; remove it, or add --on process")
+        raise BadInput(
+            f"--engine-bin would not be used: launches on {elsewhere} start no engine of this machine; "
+            "remove it, or add --on process"
+        )
     versions = {name: kind.version(asked_versions.get(name)) for name, kind in kinds.items()}
     for name, kind in kinds.items():
         words = shlex.split(engine_args.get(name, ""))

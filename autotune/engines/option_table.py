@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -19,7 +18,7 @@ from packaging.version import Version
 from pydantic import ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, SchemaValidator
 
-from autotune.base import BadInput, MalformedFile
+from autotune.base import BadInput, Json, MalformedFile, by_key
 
 from .entry import Entry
 from .schema import Option
@@ -29,7 +28,7 @@ class FileKey(Entry):
     """Key of an engine's own config file; nested ones are dotted."""
 
     key: str
-    check: dict[str, Any] = {"type": "any"}
+    check: Json = {"type": "any"}
     """Condition on its values, as a schema of pydantic's core; a mapping with listed keys may allow
     others (``extra_behavior``)."""
     null: bool = False
@@ -57,7 +56,7 @@ class OptionTable:
         return hash((self.engine, self.version))
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> Json:
         """Map every name of every option to its default."""
         return {
             name: False
@@ -74,11 +73,9 @@ class OptionTable:
 
     @cached_property
     def _file_validator(self) -> SchemaValidator:
-        below = defaultdict[str, list[FileKey]](list)
-        for one in self.file_keys:
-            below[one.key.rpartition(".")[0]].append(one)
+        below = by_key((one.key.rpartition(".")[0], one) for one in self.file_keys)
 
-        def schema(one: FileKey) -> dict[str, Any]:
+        def schema(one: FileKey) -> Json:
             found = one.check
             if one.key in below:
                 fields = {
@@ -140,9 +137,7 @@ def suggestion(unknown: Sequence[str], known: Collection[str]) -> str:
     return f"; did you mean {', '.join(near)}?" if near else ""
 
 
-def read_rows(
-    find: Callable[[str], Path], version: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_rows(find: Callable[[str], Path], version: str) -> tuple[Json, list[Json]]:
     """Read a version's document and all its options, and keys of its config file.
 
     A document that ``differs_from`` a newer version has that version's rows but those that it is
@@ -151,7 +146,7 @@ def read_rows(
     Args:
         find: the file of a version.
     """
-    path, rows = find(version), dict[str, dict[str, Any]]()
+    path, rows = find(version), dict[str, Json]()
     document = json.loads(path.read_text(encoding="utf-8"))
     if newer := document.get("differs_from"):
         if Version(newer) <= Version(version):

@@ -38,6 +38,10 @@ class GivenUp(Entry):
     kind: GiveUpKind
 
 
+TradeOffs = tuple[GivenUp, ...]
+TradeOffsOf = Callable[[Configuration], TradeOffs]
+
+
 def promises_of(
     card: EngineCard,
     context: Context,
@@ -45,7 +49,7 @@ def promises_of(
     pinned: Collection[str] = (),
     kinds: Collection[str] | None = None,
     own: Knobs | None = None,
-) -> Callable[[Configuration], tuple[GivenUp, ...]]:
+) -> TradeOffsOf:
     """Make the function that lists the trade-offs of a configuration of an engine.
 
     Args:
@@ -61,7 +65,7 @@ def promises_of(
     }
     depends = sorted({*marked}.union(*map(_names, marked.values())) & card.knobs.keys())
     fixed = {"baseline": Namespace(baseline)}
-    known: dict[tuple[object, ...], tuple[GivenUp, ...]] = {}
+    known: dict[tuple[object, ...], TradeOffs] = {}
 
     def of_knob(name: str, knobs: Knobs) -> list[GivenUp]:
         # A replayed row need not say everything.
@@ -79,7 +83,7 @@ def promises_of(
             if evaluate(mark.when, scope)
         ]
 
-    def given_up(configuration: Configuration) -> tuple[GivenUp, ...]:
+    def given_up(configuration: Configuration) -> TradeOffs:
         knobs = configuration.knobs
         key = tuple([knobs.get(name, ...) for name in depends])
         if key not in known:
@@ -138,9 +142,7 @@ class Promised:
     tokens: int = 0
     most: int = 0
 
-    def broken_by(
-        self, configuration: Configuration, longest: int, baseline: int = 0
-    ) -> tuple[GivenUp, ...]:
+    def broken_by(self, configuration: Configuration, longest: int, baseline: int = 0) -> TradeOffs:
         """Return the trade-off, one of `BY_LENGTH`, of such a longest request against the
         baseline's."""
         promised = min(baseline or self.tokens, self.most or baseline or self.tokens)
@@ -154,13 +156,13 @@ class Promised:
 def given_up_by(
     configurations: Collection[Configuration],
     baseline: Configuration,
-    marks: Mapping[str, Callable[[Configuration], tuple[GivenUp, ...]]],
+    marks: Mapping[str, TradeOffsOf],
     longest_of: Callable[[Configuration], int],
     promised: Promised,
-) -> dict[int, tuple[GivenUp, ...]]:
+) -> dict[int, TradeOffs]:
     """Return the trade-offs (`marks`, by engine) of configurations, by position; the baseline has
     none."""
-    by_position = dict[int, tuple[GivenUp, ...]]()
+    by_position = dict[int, TradeOffs]()
     for position, one in enumerate(configurations):
         if one is not baseline and one.engine in marks:
             trade_offs = marks[one.engine](one) + promised.broken_by(one, longest_of(one))

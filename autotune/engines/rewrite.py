@@ -90,9 +90,9 @@ class _Translation:
             if name in env and (target := self._target(name, is_flag=False)):
                 value = env.pop(name)
                 if target.is_flag and not value:
-                    known = f"{self._engine.card.title} {self._version}"
                     self.notes.append(
-                        f"removed {name}, which is empty and would be {target.name} for {known}"
+                        f"removed {name}, which is empty and would be {target.name} for "
+                        f"{self._engine.card.title} {self._version}"
                     )
                     continue
                 if target.is_flag and target.name not in {

@@ -172,8 +172,7 @@ class Script:
             self._source = _continued(text).encode(errors="surrogateescape")
             self._all(self._parsed().children)
         except (UnicodeError, RecursionError):
-            problem = "it is no text, or nested too deeply"
-            raise BadInput(f"malformed command line: {problem}") from None
+            raise BadInput("malformed command line: it is no text, or nested too deeply") from None
 
     def _parsed(self) -> Node:
         """Parse the text; a line that begins with an option belongs to the command above it."""

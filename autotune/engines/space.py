@@ -63,9 +63,8 @@ class PassedThrough:
     def _overrides(self, addition: Addition) -> bool:
         paths = {f"env.{name}" for name in addition.env}
         paths |= {f"config.{key.partition('.')[0]}" for key in addition.config}
-        for word in addition.args:
-            if word.startswith("--"):
-                paths.add(f"args.{name_of(re.split('[=.]', word)[0])}")
+        options = [word for word in addition.args if word.startswith("--")]
+        paths |= {f"args.{name_of(re.split('[=.]', option)[0])}" for option in options}
         return paths <= self.given | self.own
 
     def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
@@ -235,7 +234,7 @@ class EngineSpace:
     def beside(self, configuration: Configuration, most: int) -> list[Configuration]:
         """List the valid configurations with up to `most` other values of knobs that are tried
         beside the best, the nearest first."""
-        context, settings = self.context, self._settings(configuration)
+        settings = self._settings(configuration)
         tried = self.beside_values(configuration)
         current = configuration.knobs
         steps = [(n, v) for n, values in tried.items() for v in values if v != current[n]]
@@ -247,8 +246,7 @@ class EngineSpace:
                 # Fewer changes than pairs: two values of one knob.
                 if len(changes) == number and all(one.knobs[n] == v for n, v in pairs):
                     found[one] = None
-        card = self.card
-        return [one for one in found if not broken_rules(card, one, context)]
+        return [one for one in found if not broken_rules(self.card, one, self.context)]
 
     def seen(self, configuration: Configuration) -> Configuration:
         """Return a configuration as far as the evidence shows it: without settings of knobs that
@@ -270,10 +268,10 @@ class EngineSpace:
         """Map each of a configuration's settings to the effective configuration of the command
         without it."""
         settings = self._settings(configuration)
-        others = {
-            name: {n: value for n, value in settings.items() if n != name} for name in settings
+        return {
+            name: self.effective({n: value for n, value in settings.items() if n != name})
+            for name in settings
         }
-        return {name: self.effective(kept) for name, kept in others.items()}
 
     def _settings(self, configuration: Configuration) -> Knobs:
         """Return what a configuration sets that the engine would not decide by itself."""

@@ -146,18 +146,11 @@ class DockerLauncher(ProcessLauncher):
                 "HF_HOME to a writable folder"
             ) from error
         marker = environment[MARKER]
-        words = [
-            docker_program(),
-            "run",
-            "--name",
-            container_name(marker),
-            "--label",
-            f"{LABEL}={marker}",
-        ]
-        for name, value in card.serving.environment.items():
-            words += ["--env", f"{name}={value}"]
-        for name in self.environment:
-            words += ["--env", name]
+        words = [docker_program(), "run", "--name", container_name(marker)]
+        words += ["--label", f"{LABEL}={marker}"]
+        settings = [f"{name}={value}" for name, value in card.serving.environment.items()]
+        for setting in (*settings, *self.environment):
+            words += ["--env", setting]
         mounts = {
             f"./{name}:{FILES_FOLDER}/{name}:ro": f"{folder / name}:{FILES_FOLDER}/{name}:ro"
             for name in command.files

@@ -3,6 +3,8 @@ it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from autotune.base.errors import BadInput
 from autotune.base.notify import silent
+from autotune.engines import ask_parser
 from autotune.engines.installed import cache_folder, find, options_of, why_missing
 from autotune.engines.registry import engine
 from autotune.tuner.prepare.build_spec import build_spec, library_for
@@ -111,6 +114,22 @@ def test_what_cannot_be_started_is_said_in_one_sentence(
         assert "\n" not in str(refused.value)
         if path is not None:
             assert str(path) in str(refused.value)
+
+
+def test_an_interpreter_without_any_package_tells_the_options_of_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "serve.py"
+    program.write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "for i in range(9): parser.add_argument(f'--option-{i}', type=int)\n"
+        "parser.parse_args()\n"
+    )
+    source = Path(ask_parser.__file__).read_text()
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", source, str(program)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip().startswith(ask_parser.MARK)
+    assert "--option-8" in done.stdout
 
 
 def test_a_version_without_a_table_has_the_options_of_its_own_parser(tmp_path: Path) -> None:
