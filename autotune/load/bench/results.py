@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -319,8 +319,6 @@ def save(path: Path, result: Json, runs: Sequence[Measurement]) -> Json:
 
 
 _PLAIN_EVERY_NS = 5_000_000_000
-_WIDTH = 50
-_TITLE = 40
 
 _TABLE = parse_yaml(beside(__file__, "titles.yaml"))
 
@@ -330,32 +328,25 @@ def table(result: Json) -> list[str]:
 
     A load search has its curve, its sentences, and the table of the capacity's load.
     """
-    if result.get("find_load"):
-        tried, sentences = search_lines(result)
-        capacity = _figures(result, shown_in("capacity"))
-        alone = table({**result, "find_load": None})
-        return [*tried, "", *sentences, *capacity, "", *alone]
-    sweep = len(result["points"]) > 1
-    label = "" if result["evidence"] == Evidence.MEASURED else f" ({result['evidence'].upper()})"
-    title = f" Serving Benchmark Result{label} ".center(_WIDTH, "=")
-    if sweep:
-        lines = [*curve(result["points"]), "", title, *_figures(result, _TABLE["sweep"])]
-    else:
-        lines = [title, *_figures(result, _TABLE["load"]), *_latencies(result)]
-        if derived := _figures(result, shown_in("bench")):
-            lines += [_heading("Per GPU, per user, and costs"), *derived]
-    lines += [f"NOTE: {note}" for note in result["notes"]]
-    if result["invalid"]:
-        lines.append(f"INVALID: {result['invalid']}")
-    kept_up = "no" if result["client_bound"] else "yes"
-    return [
-        *lines,
-        *_workload(result, sweep),
-        _heading("Client"),
-        *_figures(result["client"], _TABLE["client"]),
-        _line("Kept up", kept_up),
-        "=" * _WIDTH,
-    ]
+    # Only for people: a bench starts without it.
+    from jinja2 import Environment, StrictUndefined
+
+    jinja = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    measured = result["evidence"] == Evidence.MEASURED
+    shown = jinja.from_string(beside(__file__, "table.txt.jinja")).render(
+        result=result,
+        label="" if measured else f" ({result['evidence'].upper()})",
+        rows=_TABLE,
+        title=_title,
+        curve=curve,
+        search_lines=search_lines,
+        headline=HEADLINE,
+        steady=STEADY,
+        mean_interval=mean_interval,
+        readable=readable,
+        shown_in=shown_in,
+    )
+    return shown.split("\n")
 
 
 def search_lines(result: JsonObject) -> tuple[list[str], list[str]]:
@@ -365,21 +356,6 @@ def search_lines(result: JsonObject) -> tuple[list[str], list[str]]:
         {"label": load_in_words(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
     ]
     return curve(points), [f"{sentence}." for sentence in result["load_search"]]
-
-
-def _latencies(result: Json) -> list[str]:
-    """Format the latencies under a heading each."""
-    lines = []
-    for name, heading, short in _TABLE["latencies"]:
-        lines.append(_heading(heading))
-        for statistic in ("mean", "median", "p90", "p99"):
-            value = readable.number(result[f"{statistic}_{name}_ms"])
-            lines.append(_line(f"{statistic.capitalize()} {short} (ms)", value))
-    return lines
-
-
-def _heading(text: str) -> str:
-    return text.center(_WIDTH, "-")
 
 
 def curve(points: Sequence[Json]) -> list[str]:
@@ -394,54 +370,10 @@ def curve(points: Sequence[Json]) -> list[str]:
     return rows
 
 
-def _workload(result: Json, sweep: bool) -> list[str]:
-    """Format the requests, and the figures of the server's caches and drafts."""
-    lines = [
-        _heading("Workload"),
-        _line("Workload", result["workload"]),
-        _line("Load", result["load"]),
-        _line("Seed", str(result["seed"])),
-        _line("Evidence", result["evidence"]),
-    ]
-    cache = result["cache"]
-    if not sweep:
-        lines += _figures(result, [STEADY])
-    if reason := result["steady"].get("reason"):
-        lines.append(f"  no steady state: {reason}")
-    reset = "kept" if cache["kept"] else cache["reset"]
-    emptied = _TABLE["emptied"].get(reset) or f"no: {cache['reset_reason'] or reset}"
-    lines.append(_line("Prefix cache emptied before each load", emptied))
-    if cache["left_out"]:
-        lines.append(f"  counters left out: {cache['left_out']}")
-    if cache["hit_rate"] is not None:
-        lines.append(_line("Prefix cache hit rate", readable.number(cache["hit_rate"])))
-    lines += _figures(result, _TABLE["drafts"])
-    repeats = result["repeats"]
-    if len(repeats) < 2:
-        return lines
-    values = [repeat[HEADLINE] for repeat in repeats]
-    what = "all load points as one load" if sweep else "total token throughput"
-    lines.append(_heading(f"Repeats, {what} (tok/s)"))
-    shown = readable.numbers([*values, sum(values) / len(values)])
-    seeds = (f"Seed {repeat['seed']}" for repeat in repeats)
-    lines += map(_line, (*seeds, "Mean"), shown)
-    return [*lines, _line("95 % interval of the mean", readable.interval(mean_interval(values)))]
-
-
-def _figures(values: Json, names: Iterable[str]) -> list[str]:
-    """Format the figures of the result: a load without limit has no rate."""
-    lines = []
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, int | float):
-            title, unit = title_of(name)
-            shown = _TABLE["titles"].get(name) or (f"{title} ({unit})" if unit else title)
-            lines.append(_line(shown, readable.number(value)))
-    return lines
-
-
-def _line(title: str, value: str) -> str:
-    return f"{title + ':':<{_TITLE}} {value}"
+def _title(name: str) -> str:
+    """Return the title of a figure, with its unit."""
+    title, unit = title_of(name)
+    return str(_TABLE["titles"].get(name) or (f"{title} ({unit})" if unit else title))
 
 
 def progress_line(label: str, progress: LoadProgress) -> str:
