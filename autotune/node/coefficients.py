@@ -176,6 +176,8 @@ class Behaviour(Entry):
     # Front end and speculation
     front_end_per: Literal["server", "rank"]
     """Unit with a front end of its own, where no knob says."""
+    latency_ms: NonNegativeFloat = 0
+    """Time from client to engine and back beyond that, which delays no other request."""
     prompt_token_us: NonNegativeFloat
     """Time of the tokeniser per prompt token, in addition to `request_ms`."""
     output_token_us: NonNegativeFloat

@@ -200,6 +200,7 @@ class FrontEnd:
         self._decoded = 0  # steps since requests were received
         self._request_s = c.request_ms * 1e-3
         self._token_s = c.prompt_token_us * 1e-6
+        self._latency_s = c.latency_ms * 1e-3
         self._free_s = [0.0] * server.readers
         self._reading: list[tuple[float, int]] = []  # a heap: (when it is done with it, request)
 
@@ -207,7 +208,7 @@ class FrontEnd:
         """Queue a request with this number of prompt tokens; 0 for token ids."""
         done_s = max(self._free_s[0], at_s) + self._request_s + tokens * self._token_s
         heapq.heapreplace(self._free_s, done_s)
-        heapq.heappush(self._reading, (done_s, request))
+        heapq.heappush(self._reading, (done_s + self._latency_s, request))
 
     def received(self, now_s: float, begun_s: float, decoded: int) -> list[int]:
         """Return the requests of a step that begins now.

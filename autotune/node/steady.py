@@ -210,6 +210,7 @@ class Fluid:
         self._ranks = server.data_parallel
         self._gain = server.tokens_per_step
         self._front_end_s = self._c.request_ms * 1e-3 + load.read * self._c.prompt_token_us * 1e-6
+        self._outside_s = self._front_end_s + self._c.latency_ms * 1e-3
         self._prompt = _computed_prompt(server, load)
         self._written = load.running_tokens - load.read
         # Prompt tokens of a step of one rank.
@@ -269,14 +270,14 @@ class Fluid:
         if later_sent:
             computing_s, step_s = rest_s[-2:]
             queued = self._queue / self._running * load.written / self._gain
-            wait_s = computing_s + (self._unseen + queued) * step_s + self._front_end_s
+            wait_s = computing_s + (self._unseen + queued) * step_s + self._outside_s
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
     def alone_s(self) -> tuple[Seconds, Seconds]:
         """Return the seconds to the first token of a request without a queue, and of a step of the
         batch."""
         computing_s, step_s = self._seconds(self._alone())
-        return computing_s + self._unseen * step_s + self._front_end_s, step_s
+        return computing_s + self._unseen * step_s + self._outside_s, step_s
 
     def _seconds(self, stages: Sequence[Sequence[Steps]]) -> list[Seconds]:
         """Return the seconds of each stage."""

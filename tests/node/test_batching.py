@@ -257,6 +257,18 @@ def test_requests_wait_for_the_steps_after_which_sglang_looks_for_them():
     assert 8 < waited < 30
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_way_from_client_to_engine_delays_first_tokens_alone(engine):
+    server = SimulatedServer(setup(engine))
+    without = server.coefficients.model_copy(update={"latency_ms": 0})
+    late, soon = (
+        first_token_s("random:100:50:4", 1, SimulatedServer(server.setup, figures))
+        for figures in (server.coefficients, without)
+    )
+    assert late[0] - soon[0] == pytest.approx(0.010)
+    assert late[1] == pytest.approx(soon[1])
+
+
 def test_how_often_the_engine_looks_for_requests_is_read_where_nobody_sets_it():
     outcome = simulate(setup("sglang"), load_workload("random:64:4:4"), 0)
     assert "scheduler_recv_interval" in outcome.knobs_read
