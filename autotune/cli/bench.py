@@ -1,7 +1,7 @@
 """``autotune bench``: send and measure a load, or check answers with ``--accuracy``."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -14,14 +14,13 @@ from autotune.load.bench.results import Bench
 from autotune.load.client.messages import Progress
 from autotune.load.client.target import Target
 from autotune.load.measuring import LoadOptions, Measurement, send
-from autotune.load.metrics import readable
 from autotune.load.options import BenchOptions
 from autotune.load.prefix_cache import DraftReader, PrefixCache
 from autotune.load.server_client import ServerClient
 from autotune.load.workloads import Workload
 from autotune.tuner.accuracy.check import Check, check_of, read_evidence, timed
-from autotune.tuner.trial import Accuracy
 
+from .screens import screen
 from .shared import MESSAGES, answer, load_of, say
 
 
@@ -123,7 +122,8 @@ def _check_answers(options: Bench, as_json: bool) -> None:
         # launches are better.
         outcome = check.judge(references, answers, ask())
     origin = Evidence.EMULATED if emulated else Evidence.MEASURED
-    answer(as_json, {"model": model, "evidence": origin.value, **asdict(outcome)}, _lines(outcome))
+    text = screen("answers", outcome=outcome)
+    answer(as_json, {"model": model, "evidence": origin.value, **asdict(outcome)}, [text])
     if outcome.passed is False:
         raise LoadFailed(f"the answers do not pass: {'; '.join(outcome.reasons)}")
 
@@ -145,28 +145,3 @@ def _ask(check: Check, target: Target, model: str) -> Json:
                 say(progress)
 
         return timed(check, target, model, answered)
-
-
-def _lines(outcome: Accuracy) -> Iterator[str]:
-    """Format the result for people."""
-    unit = "" if outcome.kind == "command" else " %"
-    number = readable.number
-    if outcome.passed is not None:
-        yield "passes" if outcome.passed else f"fails: {'; '.join(outcome.reasons)}"
-    if outcome.score is None:
-        yield f"{outcome.kind}: reference answers saved; compare another server with --reference FILE"
-    else:
-        score = (
-            f"{outcome.kind}: {'agreement' if outcome.kind == 'builtin' else 'score'} "
-            f"{number(outcome.score)}{unit}"
-        )
-        if outcome.ci95:
-            score += f" (95 % interval {readable.interval(outcome.ci95)}{unit})"
-        yield score
-    if outcome.passed is not None:
-        yield f"reference {number(outcome.baseline)}{unit}, threshold {number(outcome.threshold)}{unit}"
-    if outcome.note:
-        yield outcome.note
-    for one in outcome.examples:
-        yield f"\nprompt     {one.prompt}\nreference  {one.baseline}\nhere       {one.finalist}"
-    yield f"took {outcome.seconds:.1f} s"

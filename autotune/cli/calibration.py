@@ -3,7 +3,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from autotune.tuner.study.home import Home, calibration_of_home
 from autotune.tuner.study.measured import read
 from autotune.tuner.study.options import CalibrateOptions
 
+from .screens import screen
 from .shared import answer, say
 
 _SEEN = "the shipped figures have seen published rows: only --from physics leaves such a row out of all figures"
@@ -40,8 +41,16 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
         server=server,
     )
     points = points_of(reading.rows)
-    for line in _summary(reading, points):
-        say(line)
+    say(
+        screen(
+            "measurements",
+            reading=reading,
+            points=points,
+            counts=_counts(points),
+            repeated=_repeated(points),
+            expm1=math.expm1,
+        )
+    )
     if asked.cross_validate and asked.start == "shipped":
         say(_SEEN)
     if path is None:
@@ -92,24 +101,6 @@ def _output(asked: CalibrateOptions, home: Path) -> Path:
 
 def _unwritable(path: Path, reason: str = "") -> BadInput:
     return BadInput(f"{path}: not writable{reason}; choose another file with -o")
-
-
-def _summary(reading: Reading, points: Sequence[MeasuredPoint]) -> Iterator[str]:
-    """Summarise the read measurements in words."""
-    rows = reading.rows
-    yield (
-        f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: "
-        f"{len(points)} points"
-    )
-    for kind, counts in _counts(points).items():
-        yield f"  by {kind}: " + ", ".join(f"{name} {n}" for name, n in counts.items())
-    for point in _repeated(points):
-        yield f"  {point.label} are one configuration, measured {math.expm1(point.spread):.0%} apart"
-    for row in rows:
-        if row.deductions:
-            yield f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}"
-    for one in reading.left_out:
-        yield f"  left out {one.label} ({one.source}): {one.reason}"
 
 
 def _counts(points: Sequence[MeasuredPoint]) -> dict[str, Counter[str]]:

@@ -9,11 +9,10 @@ import click
 from autotune.base import BadInput
 from autotune.engines import Library, machine
 from autotune.engines.installed import named_binaries
-from autotune.servers.doctor import TARGETS, Finding, Host, Status, examine, missing_for, ready
+from autotune.servers.doctor import TARGETS, Host, examine, ready
 
+from .screens import screen
 from .shared import print_json
-
-_COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 
 
 def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
@@ -31,26 +30,14 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
         checks = [asdict(finding) for finding in findings]
         print_json({"ready": ready(findings), "hardware": hardware, "checks": checks})
         return
-    processor = machine.cpu(host.root)
-    gpus = f"{len(host.gpus)} x {host.gpus[0].name}" if host.gpus else "no GPU"
-    click.echo(
-        f"this machine: {gpus}; {processor.model}, {processor.cores} cores, "
-        f"{machine.memory_bytes(host.root) / 1e9:.0f} GB of memory"
+    text = screen(
+        "doctor",
+        host=host,
+        processor=machine.cpu(host.root),
+        memory_bytes=machine.memory_bytes(host.root),
+        concerned={
+            target: [one for one in findings if target in one.targets] for target in TARGETS
+        },
+        style=click.style,
     )
-    for target in TARGETS:
-        _print(target, findings)
-
-
-def _print(target: str, findings: Sequence[Finding]) -> None:
-    verdict = "nothing is missing"
-    if count := missing_for(target, findings):
-        verdict = (
-            f"not ready, {count} {'prerequisite is' if count == 1 else 'prerequisites are'} missing"
-        )
-    click.echo(f"\n--on {target}: {verdict}")
-    concerned = [finding for finding in findings if target in finding.targets]
-    width = max(len(finding.name) for finding in concerned)
-    for finding in concerned:
-        status = click.style(f"{finding.status.value:<9}", _COLOURS[finding.status])
-        to_do = f"\n{'→':>{width + 12}} {finding.to_do}" if finding.to_do else ""
-        click.echo(f"{status}{finding.name:<{width}}  {finding.message}{to_do}")
+    click.echo(text)

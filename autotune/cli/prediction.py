@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
@@ -12,7 +12,6 @@ from pathlib import Path
 from autotune.base import (
     BadInput,
     Json,
-    JsonObject,
     NothingFeasible,
     Notify,
     RefusedCommand,
@@ -41,7 +40,6 @@ from autotune.load.capacity.search import (
     load_in_words,
 )
 from autotune.load.load import Load
-from autotune.load.metrics import readable
 from autotune.load.metrics.formulas import Slo, slos_of
 from autotune.load.metrics.table import Rent, is_number
 from autotune.load.workloads import Workload, with_options
@@ -64,6 +62,7 @@ from autotune.tuner.prepare.names import know_model
 from autotune.tuner.study.home import calibration_of_home, library_for
 from autotune.tuner.study.options import EmulateOptions, SimulateOptions
 
+from .screens import screen
 from .shared import answer, load_of, say
 
 
@@ -98,7 +97,15 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         same_engine = other.card.engine == resolved.card.engine
         if same_engine and other.context.version != resolved.context.version:
             predicted |= version_changes(other, resolved)
-    answer(as_json, predicted, _lines(predicted))
+    text = screen(
+        "simulate",
+        predicted=predicted,
+        searched=chain(*search_lines(predicted)) if "find_load" in predicted else (),
+        load_in_words=load_in_words,
+        is_number=is_number,
+        memory_keys=MEMORY_KEYS,
+    )
+    answer(as_json, predicted, [text])
     if failure := predicted["failure"]:
         raise NothingFeasible(
             f"{predicted['engine']} would not run with this command line ({failure['kind']})"
@@ -230,108 +237,6 @@ def _library(calibration: Path | None, home: Path) -> Library:
         return library_for(None)
     say(f"the simulated node's coefficients: {path}, {coefficients.fit_summary}")
     return library_for(None, coefficients.model_dump(mode="json"))
-
-
-Figures = JsonObject
-"""The flat object of a prediction."""
-_INTERVALS = {
-    "interval90": "total_token_throughput",
-    "median_ttft_ms_interval90": "median_ttft_ms",
-    "median_tpot_ms_interval90": "median_tpot_ms",
-}
-
-
-def memory_line(predicted: Figures) -> str:
-    """Describe the memory plan in a line: the cache of one attention replica, and a GPU's
-    margin."""
-    margin = predicted["memory_margin_gb"]
-    return (
-        f"KV cache: {predicted['kv_cache_tokens']:,} tokens per attention replica "
-        f"({predicted['kv_cache_gb']:.1f} GB per GPU); longest request: "
-        f"{predicted['longest_request_tokens']:,} tokens; "
-        f"{predicted['memory_verdict'].replace('_', ' ')}: {abs(margin):.1f} GB per GPU "
-        f"{'free' if margin >= 0 else 'missing'}, ± {predicted['memory_margin_sigma_gb']:.1f} "
-        f"(odds of starting {100 * predicted['memory_fit_probability']:.0f} %)"
-    )
-
-
-def _lines(predicted: Figures) -> Iterator[str]:
-    """List the main results first: whether it runs, its headline figures, the gain, the memory;
-    then all figures."""
-    failure = predicted["failure"]
-    yield f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}"
-    if failure is not None:
-        yield f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip()
-    else:
-        if "find_load" in predicted:
-            yield from _capacity(predicted)
-        yield from _headline(predicted)
-    if unread := predicted["not_simulated"]:
-        yield f"not simulated: {', '.join(unread)}"
-    if "gain_percent" in predicted:
-        yield _gain_line(predicted)
-        if unread := predicted["versus_not_simulated"]:
-            yield f"  not simulated there: {', '.join(unread)}"
-    yield from _changes(predicted)
-    if predicted["memory_verdict"] is not None:
-        yield memory_line(predicted)
-    if predicted["warning"] is not None:
-        yield f"warning: {predicted['warning']}"
-    for reason in predicted["effects"]:
-        yield f"note: {reason}"
-    if failure is None:
-        yield from _figures(predicted)
-
-
-def _changes(predicted: Figures) -> Iterator[str]:
-    """List the version's decisions that differ from the compared version's."""
-    title = predicted.get("versus")
-    changed = predicted.get("changed_defaults")
-    if changed == []:
-        yield f"no default of this command line differs from {title}"
-    for one in changed or ():
-        yield f"  {one.get('knob') or one['flag']}: {one['from']} with {title}, {one['to']} here"
-    for one in predicted.get("simulated_changes", ()):
-        yield f"  simulated for {one['only']} only: {one['reason']}"
-
-
-def _gain_line(predicted: Figures) -> str:
-    other = predicted["versus"]
-    if predicted["versus_failure"] is not None:
-        return f"{other} does not run: {predicted['versus_failure']['message']}"
-    if predicted["gain_percent"] is None:
-        return f"{other} runs, at {readable.number(predicted['versus_total_token_throughput'])} total tokens/s"
-    ends = predicted["gain_interval90"]
-    return (
-        f"gain over {other}: {readable.percent(predicted['gain_percent'])} (90 % interval "
-        f"{readable.percents(ends)})"
-    )
-
-
-def _headline(predicted: Figures) -> Iterator[str]:
-    """Return the figures with an interval, and the reasons for its width."""
-    for key, name in _INTERVALS.items():
-        interval = ""
-        if key in predicted:
-            interval = f"  (90 % interval on a real node: {readable.interval(predicted[key])})"
-        yield f"  {name:<24}{readable.number(predicted[name]):>12}{interval}"
-    if unmeasured := [name for name in predicted["unseen"] if not name.startswith("knob ")]:
-        yield f"interval widened, never measured: {', '.join(unmeasured)}"
-
-
-def _capacity(predicted: Figures) -> Iterator[str]:
-    """List the loads that were tried, what was found, and the shape of that load."""
-    yield from chain(*search_lines(predicted))
-    yield f"The load is {predicted['load']}."
-    if burst := predicted.get("capacity_concurrency_at_once"):
-        yield f"If all streams start at once: {load_in_words('concurrency', burst)}."
-
-
-def _figures(predicted: Figures) -> Iterator[str]:
-    hidden = {*MEMORY_KEYS, *_INTERVALS.values(), "gain_percent"}
-    for name, value in predicted.items():
-        if is_number(value) and name not in hidden:
-            yield f"  {name}{readable.number(value):>{46 - len(name)}}"
 
 
 def emulate(asked: EmulateOptions, home: Path, as_json: bool) -> int:

@@ -1,20 +1,19 @@
 """``autotune space show`` and ``autotune space check``."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from autotune.base import Json, JsonObject
+from autotune.base import Json
 from autotune.engines import CandidateSet, EngineSpace, Scalar, engine, names
 from autotune.engines.cards import active_parameters, total_parameters, weight_bytes_per_gpu
 from autotune.engines.engine import RULE
 from autotune.engines.options import check_readings
 from autotune.engines.schema import holding
 from autotune.engines.space import CONTRADICTS
-from autotune.outputs.report.text import scalar
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.prepare.candidates import prepare, unknown_parts
 from autotune.tuner.prepare.left_out import PROMISES, UNJUDGED
@@ -23,6 +22,7 @@ from autotune.tuner.study.home import library_for
 from autotune.tuner.study.options import RunOptions
 from autotune.tuner.trial import SURE_TO_START
 
+from .screens import screen
 from .shared import answer
 
 
@@ -38,34 +38,14 @@ def space_show(options: RunOptions, as_json: bool) -> None:
         "active": active_parameters(architecture),
         "weight_gb": weight_bytes_per_gpu(architecture, 1, 1, 1, mtp=False) / 1e9,
     }
-    lines = [
-        f"{spec.model.id}: {figures['parameters'] / 1e9:,.1f} billion parameters, "
-        f"{figures['active'] / 1e9:,.1f} billion active per token, {figures['weight_gb']:,.0f} GB of weights"
-    ]
-    if unknown := unknown_parts(spec.model, ()):
+    unknown = unknown_parts(spec.model, ())
+    if unknown:
         figures = {"weight_gb": architecture.checkpoint_gb}
-        lines = unknown
     notes = prepared.spec.notes
-    lines += notes
-    for name, row in report.items():
-        lines += ["", f"{name} {row['version']}"]
-        lines += _listed(row["knobs"])
-        lines.append(f"  {row['candidates']:,} candidates of {row['combinations']:,} combinations")
-        if row["twins"]:
-            lines.append(
-                f"  {row['twins']:>12,}  equivalents of another candidate by the engine's effects"
-            )
-        removed = sorted(row["removed"].items(), key=lambda item: -item[1])
-        lines += [
-            f"  {count:>12,}  removed by {rule}: {row['reasons'][rule]}" for rule, count in removed
-        ]
-        lines += [
-            f"  not searched, {one['what']}: {one['reason']} ({one['source']})"
-            for one in row["not_searched"]
-        ]
-    lines += [f"{name}: excluded, {reason}" for name, reason in excluded.items()]
-    study = {"model": spec.model.id, "hardware": spec.hardware.name, "notes": notes}
-    answer(as_json, {**study, "figures": figures, "engines": report, "excluded": excluded}, lines)
+    study = {"model": spec.model.id, "hardware": spec.hardware.name}
+    shown = {"figures": figures, "notes": notes, "engines": report, "excluded": excluded}
+    text = screen("space", model=spec.model.id, unknown=unknown, **shown)
+    answer(as_json, {**study, **shown}, [text])
 
 
 def _row(engine: EngineSpace, candidates: CandidateSet) -> Json:
@@ -134,36 +114,6 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, Json]:
             "published": [f"×{one.ratio:g}, {one.load} ({one.source})" for one in knob.published],
         }
     return knobs
-
-
-def _listed(knobs: Mapping[str, JsonObject]) -> list[str]:
-    """List the searched knobs, with a value's trade-off on its own line; then the others."""
-    searched = []
-    fixed = []
-    for name, row in knobs.items():
-        head = f"  {name:<{max(map(len, knobs), default=0)}}"
-        if row["options"]:
-            head += f"  {' '.join(row['options'])}"
-        values = row["values"]
-        default = f"default {scalar(row['default'])}"
-        if len(values) < 2 and not row["beside"]:
-            fixed.append(f"{head}  {default}")
-            continue
-        listed = ", ".join(scalar(one["value"]) for one in values)
-        searched += [
-            head,
-            f"      {len(values)} value{'s' * (len(values) > 1)}: {listed}; {default}",
-        ]
-        if row["beside"]:
-            listed = ", ".join(map(scalar, row["beside"]))
-            searched.append(f"      tried beside the best, where trials are measured: {listed}")
-        searched += [
-            f"      {scalar(one['value'])} trades off: {one['gives_up']}"
-            for one in values
-            if one["gives_up"]
-        ]
-        searched += [f"      published: {effect}" for effect in row["published"]]
-    return [*searched, "  not searched; --set changes them:", *fixed] if fixed else searched
 
 
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:

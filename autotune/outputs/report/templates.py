@@ -18,6 +18,7 @@ JINJA.filters |= {
     "capital": text.capital,
     "code": text.code,
     "escape": text.escape,
+    "scalar": text.scalar,
     "title": text.title,
 }
 JINJA.globals |= {

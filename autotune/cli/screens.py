@@ -1,0 +1,12 @@
+"""Text that commands print for people, from the templates in ``screens.yaml``."""
+
+from autotune.base import beside
+from autotune.engines.entry import parse_yaml
+from autotune.outputs.report.templates import write
+
+_SCREENS = parse_yaml(beside(__file__, "screens.yaml"))
+
+
+def screen(name: str, **known: object) -> str:
+    """Return what a template makes of these variables."""
+    return write(_SCREENS[name], **known)
