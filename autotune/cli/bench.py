@@ -20,7 +20,7 @@ from autotune.load.server_client import ServerClient
 from autotune.load.workloads import Workload
 from autotune.tuner.accuracy.check import Check, check_of, read_evidence, timed
 
-from .screens import screen
+from .screens import printed
 from .shared import MESSAGES, answer, load_of, say
 
 
@@ -122,7 +122,7 @@ def _check_answers(options: Bench, as_json: bool) -> None:
         # launches are better.
         outcome = check.judge(references, answers, ask())
     origin = Evidence.EMULATED if emulated else Evidence.MEASURED
-    text = screen("answers", outcome=outcome)
+    text = printed("answers", outcome=outcome)
     answer(as_json, {"model": model, "evidence": origin.value, **asdict(outcome)}, [text])
     if outcome.passed is False:
         raise LoadFailed(f"the answers do not pass: {'; '.join(outcome.reasons)}")

@@ -19,7 +19,7 @@ from autotune.tuner.study.home import Home, calibration_of_home
 from autotune.tuner.study.measured import read
 from autotune.tuner.study.options import CalibrateOptions
 
-from .screens import screen
+from .screens import printed
 from .shared import answer, say
 
 _SEEN = "the shipped figures have seen published rows: only --from physics leaves such a row out of all figures"
@@ -42,7 +42,7 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     )
     points = points_of(reading.rows)
     say(
-        screen(
+        printed(
             "measurements",
             reading=reading,
             points=points,

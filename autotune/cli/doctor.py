@@ -11,7 +11,7 @@ from autotune.engines import Library, machine
 from autotune.engines.installed import named_binaries
 from autotune.servers.doctor import TARGETS, Host, examine, ready
 
-from .screens import screen
+from .screens import printed
 from .shared import print_json
 
 
@@ -30,7 +30,7 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
         checks = [asdict(finding) for finding in findings]
         print_json({"ready": ready(findings), "hardware": hardware, "checks": checks})
         return
-    text = screen(
+    text = printed(
         "doctor",
         host=host,
         processor=machine.cpu(host.root),

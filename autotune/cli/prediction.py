@@ -62,7 +62,7 @@ from autotune.tuner.prepare.names import know_model
 from autotune.tuner.study.home import calibration_of_home, library_for
 from autotune.tuner.study.options import EmulateOptions, SimulateOptions
 
-from .screens import screen
+from .screens import printed
 from .shared import answer, load_of, say
 
 
@@ -97,7 +97,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         same_engine = other.card.engine == resolved.card.engine
         if same_engine and other.context.version != resolved.context.version:
             predicted |= version_changes(other, resolved)
-    text = screen(
+    text = printed(
         "simulate",
         predicted=predicted,
         searched=chain(*search_lines(predicted)) if "find_load" in predicted else (),

@@ -7,6 +7,6 @@ from autotune.outputs.report.templates import write
 _SCREENS = parse_yaml(beside(__file__, "screens.yaml"))
 
 
-def screen(name: str, **known: object) -> str:
+def printed(name: str, **known: object) -> str:
     """Return what a template makes of these variables."""
     return write(_SCREENS[name], **known)

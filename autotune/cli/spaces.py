@@ -22,7 +22,7 @@ from autotune.tuner.study.home import library_for
 from autotune.tuner.study.options import RunOptions
 from autotune.tuner.trial import SURE_TO_START
 
-from .screens import screen
+from .screens import printed
 from .shared import answer
 
 
@@ -44,7 +44,7 @@ def space_show(options: RunOptions, as_json: bool) -> None:
     notes = prepared.spec.notes
     study = {"model": spec.model.id, "hardware": spec.hardware.name}
     shown = {"figures": figures, "notes": notes, "engines": report, "excluded": excluded}
-    text = screen("space", model=spec.model.id, unknown=unknown, **shown)
+    text = printed("space", model=spec.model.id, unknown=unknown, **shown)
     answer(as_json, {**study, **shown}, [text])
 
 
