@@ -153,6 +153,10 @@ _ACROSS_ENGINES = 0.3
 _DEPTH = 3.0
 """Range below a prior's highest value at which its lowest are cut off: twenty times slower is
 irrelevant."""
+_LEVEL_SD, _ANY_LEVEL_SD = 0.3, 1.0
+"""Standard deviation of the level of all candidates together: around that of a prior about this
+node, beyond what its figures explain (`benchmarks/node/taught.py`), and around
+that of the launches."""
 _PART_SD = 0.3
 """Standard deviation of the level of candidates without a prior against those with it: as of
 engines."""
@@ -268,6 +272,8 @@ class Kernels:
         alternatives: the priors' names, the best founded first, and ``none``.
         odds: shape ``(alternatives,)``: of each, before any launch.
         means: shape ``(alternatives, candidates)``, centred and finite; 0 without a prior.
+        levels, level_sds: shape ``(alternatives,)``: what was taken from the means, and its standard
+            deviation; NaN: that of the launches, as only a prior with draws is about this node.
         figures: of each alternative, what its source is unsure of.
         deviations: of each alternative, shape ``(candidates, draws)``: what draws of its figures
             do, normalised.
@@ -308,6 +314,12 @@ class Kernels:
             np.zeros(count, dtype=np.bool_),
         ]
         self.figures = (*(prior.figures for prior in informative), ())
+        levels = [
+            math.nan if one.draws is None else float(_filled(one.mean).mean())
+            for one in informative
+        ]
+        self.levels: Floats = np.array([*levels, math.nan])
+        self.level_sds: Floats = np.where(np.isnan(self.levels), _ANY_LEVEL_SD, _LEVEL_SD)
         drawn = [*(_deviations(prior.draws, count) for prior in informative), np.zeros((count, 0))]
         # The candidates without a prior share a level of their own, behind the draws of its figures.
         parts = [_PART_SD * unknown[:, None] for unknown in self._unknown]
@@ -388,13 +400,17 @@ def _alike(engines: Ints, others: Ints) -> Floats:
     return np.where(engines[:, None] == others, 1.0, _ACROSS_ENGINES)
 
 
-def _centred(mean: Floats) -> Floats:
-    """Centre a prior's mean; unknown values are the median of the known ones."""
+def _filled(mean: Floats) -> Floats:
+    """Cut off a prior's lowest values; unknown values are the median of the known ones."""
     known = np.isfinite(mean)
     if not known.any():
         return np.zeros(len(mean))
     cut = np.maximum(mean, mean[known].max() - _DEPTH)
-    filled = np.where(known, cut, float(np.median(cut[known])))
+    return floats(np.where(known, cut, float(np.median(cut[known]))))
+
+
+def _centred(mean: Floats) -> Floats:
+    filled = _filled(mean)
     return floats(filled - filled.mean())
 
 
@@ -409,8 +425,8 @@ def _deviations(draws: Floats | None, count: int) -> Floats:
     covariances."""
     if draws is None or len(draws) < 2:
         return np.zeros((count, 0))
-    centred = np.array([_centred(one) for one in draws])
-    return np.ascontiguousarray((centred - centred.mean(axis=0)).T / math.sqrt(len(draws) - 1))
+    filled = np.array([_filled(one) for one in draws])
+    return np.ascontiguousarray((filled - filled.mean(axis=0)).T / math.sqrt(len(draws) - 1))
 
 
 def _costs(priors: Sequence[Prior], count: int) -> Floats:

@@ -291,7 +291,9 @@ def _moved(
     return new, new_level
 
 
-_INTERCEPT_SD = 1.0
+_FAR = 0.5
+"""Most of the launches' mean difference from a prior's level that its figures are asked to explain;
+the rest is common to all candidates, as where a table has other units."""
 _LEARNED_FROM = 60
 """Launches used to learn the hyper-parameters: the best, and the latest."""
 _BLOCK = 4_000_000
@@ -306,11 +308,13 @@ class _Tables:
     Attributes:
         distances, effects: shape ``(knobs, rows, others)``.
         physics: shape ``(alternatives, rows, others)``.
+        level_sds: shape ``(alternatives,)``.
     """
 
     distances: Floats
     effects: Floats
     physics: Floats
+    level_sds: Floats
 
     def covariance(self, h: Hyperparameters) -> Floats:
         """Return the covariance, shape ``(sets, rows, others)``."""
@@ -329,7 +333,7 @@ class _Tables:
         for one, which, factor in zip(own, h.alternative, h.physics, strict=True):
             if which < len(self.physics) - 1:
                 one += factor**2 * self.physics[which]
-        own += _INTERCEPT_SD**2
+        own += self.level_sds[h.alternative, None, None] ** 2
         return floats(own)
 
 
@@ -373,6 +377,8 @@ class Posterior:
             extra_covariance = np.zeros((len(self._y), len(self._y)))
         self._extra_covariance = extra_covariance
         self._means = kernels.means_after(self._positions)
+        # Another metric has another level.
+        self._levels = np.full_like(kernels.levels, np.nan) if signed else kernels.levels
         chosen = _informative(self._y)
         rows = self._positions[chosen]
         y = self._y[chosen]
@@ -395,7 +401,8 @@ class Posterior:
         self._fit()
 
     def _tables(self, rows: Ints, others: Ints) -> _Tables:
-        return _Tables(*self._kernels.between(rows, others), self._kernels.physics(rows, others))
+        physics = self._kernels.physics(rows, others)
+        return _Tables(*self._kernels.between(rows, others), physics, self._kernels.level_sds)
 
     def _solved(
         self,
@@ -410,7 +417,12 @@ class Posterior:
         k = tables.covariance(hyper) + extra_covariance
         k[:, np.arange(len(y)), np.arange(len(y))] += hyper.noise[:, None] ** 2
         residual = y - hyper.weight[:, None] * self._means[hyper.alternative][:, rows]
-        offset: Floats = residual.mean(axis=1) if len(y) else np.zeros(len(k))
+        offset = np.zeros(len(k))
+        if len(y):
+            # Leave the difference from a prior's level to its figures.
+            offset = residual.mean(axis=1)
+            off = offset - self._levels[hyper.alternative]
+            offset = offset - np.nan_to_num(np.clip(off, -_FAR, _FAR))
         residual = residual - offset[:, None]
         alpha = floats(np.linalg.solve(k, residual[:, :, None])[:, :, 0])
         return offset, alpha, floats(np.linalg.cholesky(k)), residual
@@ -498,7 +510,7 @@ class Posterior:
         kernels = self._kernels
         own = (h.interaction**2 + (h.effects**2).sum(axis=1))[:, None]
         physics = h.physics[:, None] ** 2 * kernels.physics_variance[h.alternative][:, rows]
-        return floats(own + physics + _INTERCEPT_SD**2)
+        return floats(own + physics + kernels.level_sds[h.alternative, None] ** 2)
 
     @property
     def noise(self) -> float:
