@@ -29,6 +29,7 @@ from autotune.tuner.study.options import RegressOptions, RunOptions, VerifyOptio
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec, is_local
 
+from .screens import printed
 from .shared import MESSAGES, answer, say, traffic_of
 
 
@@ -262,38 +263,32 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
         command_of(items[i]).shell()
         for i in (*prepared.candidates.defaults, *prepared.candidates.starts)
     ]
-    counts = prepared.counts()
     first = first_trials(prepared)
-    history = History(spec, prepared.candidates, ())
-    lines = [f"{name}: {count} candidates" for name, count in counts.items()]
-    lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
-    lines += ["", cost_line(prepared, first), "", "first launches, with predicted values"]
-    rows = []
-    for trial, predicted in first:
-        configuration = trial.configuration
-        shell = trial.command.shell()
-        about = described(history, configuration)
-        lines += [f"{configuration.engine:<12}  {predicted}  {about}", f"    {shell}"]
-        rows.append(
-            {
-                "role": trial.role.value,
-                "engine": configuration.engine,
-                "config": dict(configuration.knobs),
-                "command": shell,
-                "predicted": asdict(predicted),
-            }
-        )
-    lines += ["", "baseline", baseline, "", "defaults and good starts", *dict.fromkeys(starts)]
-    if weights:
-        lines += ["", weights]
     document = {
-        "candidates": counts,
+        "candidates": prepared.counts(),
         "excluded": [e.model_dump() for e in prepared.excluded],
         "baseline": baseline,
         "starts": starts,
         "cost": cost(prepared, first),
-        "first": rows,
+        "first": [
+            {
+                "role": trial.role.value,
+                "engine": trial.configuration.engine,
+                "config": dict(trial.configuration.knobs),
+                "command": trial.command.shell(),
+                "predicted": asdict(predicted),
+            }
+            for trial, predicted in first
+        ],
         "weights": weights or None,
         "notes": list(prepared.spec.notes),
     }
-    answer(as_json, document, lines)
+    text = printed(
+        "dry_run",
+        **document,
+        trials=first,
+        cost_line=cost_line(prepared, first),
+        described=described,
+        history=History(spec, prepared.candidates, ()),
+    )
+    answer(as_json, document, [text])
