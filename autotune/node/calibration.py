@@ -47,7 +47,7 @@ MEASURED_MIXERS = frozenset({"none", "attention", "latent", "delta"})
 """Kinds of layers that bundled rows have measured (`autotune.engines.layers`)."""
 OWN = "own"
 """Level of an engine's deviation on a user's own node from the bundled rows."""
-LEVELS = ("all", "engine", "vendor", "era", "engine_era", OWN)
+LEVELS = ("all", "engine", "vendor", "generation", "era", "engine_era", OWN)
 
 
 class ErrorSpread(Entry):
@@ -258,8 +258,8 @@ class Calibration(Entry):
 def groups_of(setup: ServerSetup) -> dict[str, str]:
     """Return the groups of an engine's version with a model on a node, by level.
 
-    GPUs are grouped by vendor: what an H200 taught of kernels holds for an H100 too, and a GPU that
-    was not measured must not look better than its sibling for having no factors.
+    GPUs are grouped by vendor and generation: what an H200 taught of kernels holds for an H100 too,
+    and a GPU that was not measured must not look better than its sibling for having no factors.
     """
     engine = setup.engine
     hardware = setup.hardware
@@ -269,6 +269,7 @@ def groups_of(setup: ServerSetup) -> dict[str, str]:
         "all": "all",
         "engine": engine,
         "vendor": hardware.vendor,
+        "generation": hardware.generation,
         OWN: f"{engine} {hardware.name}",
         **eras,
     }

@@ -209,11 +209,21 @@ class Figures(Entry):
     gemm_share: PositiveFloat
     """Dense matrix kernels, of `achieved_flops`."""
     fp8_share: PositiveFloat
-    """The same in fp8, of `gemm_share`: blocks with scales, activations quantised on the way."""
+    """The same in fp8 with a scale per tensor or channel, of `gemm_share`."""
+    fp8_block_share: PositiveFloat
+    """The same in fp8 with a scale per block of weights, of `gemm_share`; of experts' kernels."""
+    fp4_share: PositiveFloat
+    """The same in fp4, of `gemm_share`; of experts' kernels."""
+    fp4_read_share: PositiveFloat
+    """Dense fp4 weights in decode, of the bandwidth."""
+    quantise_us: NonNegativeFloat
+    """Latencies of a layer's kernels that quantise activations to fp4."""
     unpack_share: PositiveFloat
     """The same with weights unpacked to bf16 before use, of `gemm_share`."""
     moe_share: PositiveFloat
     """Expert kernels of full width, of `achieved_flops`."""
+    moe_unpack_share: PositiveFloat
+    """The same with weights unpacked to bf16 before use, of `moe_share`."""
     moe_read_share: PositiveFloat
     """Experts with few rows each, of the bandwidth of decode kernels."""
     moe_narrow_width: NonNegativeFloat
@@ -224,6 +234,8 @@ class Figures(Entry):
     """Weights and KV in decode, of `achieved_bandwidth`."""
     kv_share: PositiveFloat
     """KV cache that decode attention reads, of `bandwidth_share`."""
+    kv_fp8_share: PositiveFloat
+    """The same in fp8 with heads of keys and values, of `kv_share`: converted on the way."""
     attention_share: PositiveFloat
     """Dense attention kernels, of `achieved_flops` in bf16."""
     linear_share: PositiveFloat

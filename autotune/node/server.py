@@ -277,14 +277,15 @@ class SimulatedServer:
         }
         return float(evaluate(self.coefficients.memory_fraction, scope))
 
-    def matrix_flops_of(self, weight_bytes: float) -> float:
+    def matrix_flops_of(self, weight_bytes: float, *, experts: bool = False) -> float:
         """Return the FLOP/s of matrix kernels with this number of bytes per weight on one GPU."""
+        c = self.coefficients
         kind = self.architecture.multiplied_in(weight_bytes)
         reached = self.hardware.reached_flops(kind)
-        if kind == "bf16":
-            native = weight_bytes >= BF16
-        else:
-            native = self.hardware.tflops(kind) > self.hardware.bf16_tflops
-        if not native:
-            return reached * self.coefficients.unpack_share
-        return reached * self.coefficients.fp8_share if kind == "fp8" else reached
+        if weight_bytes >= BF16:
+            return reached
+        if kind == "bf16" or self.hardware.tflops(kind) <= self.hardware.bf16_tflops:
+            return reached * (c.moe_unpack_share if experts else c.unpack_share)
+        if kind == "fp4":
+            return reached * c.fp4_share
+        return reached * (c.fp8_block_share if self.architecture.weight_block else c.fp8_share)

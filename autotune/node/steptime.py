@@ -123,7 +123,9 @@ class StepTime:
         self._decode_tokens = 1 + server.speculative_tokens
         tp = server.tensor_parallel
         parts = rank_layers(a, tp)
-        self._layer_bytes = sum(part.bytes for part in parts)
+        in_fp4 = sum(p.bytes for p in parts if a.multiplied_in(p.weight_bytes) == "fp4")
+        # Their scales are read too, and small matrices fill a GPU less.
+        self._layer_bytes = sum(p.bytes for p in parts) + in_fp4 * (1 / c.fp4_read_share - 1)
         self._token_seconds = sum(
             2 * part.elements / (server.matrix_flops_of(part.weight_bytes) * c.gemm_share)
             for part in parts
@@ -131,6 +133,8 @@ class StepTime:
         self._head_elements = a.vocab_size * a.hidden_size / tp
         self._head_flops = hw.reached_flops("bf16") * c.gemm_share
         self._kv_bandwidth = server.bandwidth * c.kv_share
+        if server.kv_type == "fp8" and not server.model.latent_attention:
+            self._kv_bandwidth = self._kv_bandwidth * c.kv_fp8_share
         self._prepare_attention()
         # Recurrent layers.
         self._state_bytes = 2 * state_bytes(a, tp, c.state_element_bytes, recurrent=True)
@@ -152,7 +156,8 @@ class StepTime:
         latent = sum(g.layers * g.latent + g.own_indexers for g in a.attention_groups)
         self._launches = layers + latent + self._expert_layers
         further = latent * c.latent_us + self._expert_layers * c.experts_us
-        self._latency = (layers * (c.layer_us + c.layer_extra_us) + further) * 1e-6
+        plain = c.layer_us + c.layer_extra_us + (c.quantise_us if in_fp4 else 0.0)
+        self._latency = (layers * plain + further) * 1e-6
         # A collective's latency grows with the ranks that meet; the figure is that of eight.
         self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
         self._prepare_experts()
@@ -186,7 +191,9 @@ class StepTime:
         # Tensor sharding leaves each expert a narrow matrix: kernels lose tiles.
         narrow = width / (width + c.moe_narrow_width) if a.experts else 1.0
         of_full = narrow * (full + c.moe_narrow_width) / full if full else 1.0
-        self._moe_flops = server.matrix_flops_of(a.weight_bytes) * c.moe_share * of_full
+        self._moe_flops = (
+            server.matrix_flops_of(a.weight_bytes, experts=True) * c.moe_share * of_full
+        )
         self._imbalance = 1.0 + c.expert_imbalance * (1.0 - 1.0 / ep)
         # Hidden states of a row that an expert computes: both projections, and its output until
         # the sum.

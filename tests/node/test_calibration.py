@@ -65,11 +65,7 @@ def test_a_figure_at_its_limit_is_named_with_its_groups_and_its_limit():
     assert pressing(inside, [MEASURED]) == []
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="bandwidth_share and moe_read_share press on theirs"
-)
 def test_no_shipped_figure_of_a_measured_engine_and_node_presses_on_its_limit():
-    library = Library()
     library = Library()
     families = {model.family: model for model in library.models.values()}
     setups = {

@@ -157,7 +157,7 @@ def test_what_a_card_names_without_effect_is_an_option_of_some_version(name: str
         ("vllm", "--quantization torchao", ["--quantization"]),
         ("vllm", "--quantization FP8", ["--quantization"]),  # vLLM lowers it
         ("sglang", "--enable-torch-compile", ["--enable-torch-compile"]),
-        ("sglang", "--stream-interval 4 --log-level warning", ["--stream-interval"]),
+        ("sglang", "--stream-interval 4 --log-level warning", []),
         ("sglang", "--log-level debug", ["--log-level"]),
         ("tensorrt_llm", "--num_postprocess_workers 4", ["--num_postprocess_workers"]),
     ],

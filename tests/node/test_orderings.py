@@ -9,8 +9,9 @@ SHORTER = {"context_length": 81920}
 
 def test_r1_engines_at_their_defaults():
     sglang, vllm = tokens_per_s("sglang", model=R1), tokens_per_s("vllm", model=R1)
-    # Measured 6885 and, less the seconds in which the cold server answered nobody, 6413.
-    assert vllm < sglang < 1.2 * vllm
+    # Measured 6885 and, less the seconds in which the cold server answered nobody, 6413: single runs,
+    # 7 % apart, and predicted 5 % apart the other way round.
+    assert vllm / 1.2 < sglang < 1.2 * vllm
     assert min(sglang, vllm) > 1.2 * tokens_per_s("tensorrt_llm", 8, 1, 8, model=R1)
 
 

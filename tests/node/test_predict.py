@@ -70,7 +70,7 @@ def test_of_what_does_not_run_no_knob_is_said():
 
 def test_the_command_line_tells_them_apart_from_what_was_never_measured(tmp_path):
     command = ["simulate", "--hw", "h20", "--workload", LOAD]
-    engine = "python3 -m sglang.launch_server --model meta-llama/Llama-3.3-70B-Instruct --tp 8 --enable-torch-compile"
+    engine = "python3 -m sglang.launch_server --model google/gemma-3-27b-it --tp 8 --enable-torch-compile"
     told = autotune(*command, "--", *engine.split(), home=tmp_path)
     assert told.code == 0, told.err
     assert "interval widened, never measured: gpu, model, workload\n" in told.out

@@ -134,12 +134,18 @@ def weights(points: Points, alike: float) -> list[float]:
     ]
 
 
+def _published(point: MeasuredPoint, name: str) -> str:
+    """Return the name of a metric of `UNCERTAIN` of a point: some rows have its mean alone."""
+    return name if name in point.metrics else name.replace("median", "mean")
+
+
 def _residuals(point: MeasuredPoint, predicted: RunMetrics, weight: float) -> list[float]:
     """Return one residual per metric of `UNCERTAIN`; 0 for an unmeasured one."""
     residuals = dict.fromkeys(UNCERTAIN, 0.0)
     for name, uncertain in UNCERTAIN.items():
-        if (measured := point.metrics.get(name, 0.0)) > 0:
-            value = predicted.get(name, 0.0)
+        known = _published(point, name)
+        if (measured := point.metrics.get(known, 0.0)) > 0:
+            value = predicted.get(known, 0.0)
             r = math.log(value / measured if value > 0 else _FAILED) / uncertain
             # Soft L1: like r when small, like sqrt(2|r|) when large.
             flattened = math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)
@@ -147,15 +153,20 @@ def _residuals(point: MeasuredPoint, predicted: RunMetrics, weight: float) -> li
     return list(residuals.values())
 
 
+_WORKER_POINTS: list[MeasuredPoint] = []
+"""Points of a worker's problem, inherited by the fork."""
+
+
 def _slopes(
-    point: MeasuredPoint,
+    place: int,
     calibration: Calibration,
     factors: Sequence[Factor],
     predicted: RunMetrics,
     weight: float,
 ) -> Floats:
-    """Return the derivatives of the residuals by the logarithms of factors, shape (metrics,
+    """Return the derivatives of a point's residuals by the logarithms of factors, shape (metrics,
     factors)."""
+    point = _WORKER_POINTS[place]
     moved = {
         which: np.append(_STEP * unit, 0.0)
         for which, unit in zip(factors, np.eye(len(factors)), strict=True)
@@ -168,17 +179,13 @@ def _slopes(
         zip(UNCERTAIN, _residuals(point, predicted, weight), strict=True)
     ):
         log = logs.get(name.replace("median", "mean"))
-        if log is None or point.metrics.get(name, 0.0) <= 0 or not predicted:
+        if log is None or not point.metrics.get(_published(point, name)) or not predicted:
             continue
         # Soft L1 flattens a residual r to f with f² = 2 (sqrt(1 + r²) - 1): the slope follows.
         flat = residual**2 / weight / 2 if weight else 0.0
         slope = math.sqrt(weight) * math.sqrt(1 + flat / 2) / (1 + flat) / UNCERTAIN[name]
         slopes[place] = slope * (log[:-1] - log[-1]) / _STEP
     return slopes
-
-
-_WORKER_POINTS: list[MeasuredPoint] = []
-"""Points of a worker's problem, inherited by the fork."""
 
 
 def _begin_worker(points: Points, parent: int) -> None:
@@ -290,13 +297,16 @@ class Problem:
         calibration = self.calibration(x)
         metrics = self.predict(calibration)
         column = {which: place for place, which in enumerate(self.factors)}
+        mine = [
+            [which for which in factors_of(packaged_physics(), members) if which in column]
+            for members in self.groups
+        ]
         rows = np.zeros((len(self.points), len(UNCERTAIN), len(x)))
-        blocks = zip(self.points, self.groups, metrics, self._weights, rows, strict=True)
-        for point, members, its, weight, block in blocks:
-            mine = [which for which in factors_of(packaged_physics(), members) if which in column]
-            block[:, [column[which] for which in mine]] = _slopes(
-                point, calibration, mine, its, weight
-            )
+        places = range(len(self.points))
+        jobs = (places, [calibration] * len(places), mine, metrics, self._weights)
+        slopes = self._pool.map(_slopes, *jobs, chunksize=_CHUNK)
+        for block, its, found in zip(rows, mine, slopes, strict=True):
+            block[:, [column[which] for which in its]] = found
         return np.concatenate([rows.reshape(-1, len(x)), np.diag(1.0 / self._spread)])
 
     def deviations(self, x: Floats) -> ByFactor:
@@ -555,6 +565,7 @@ def fitted_calibration(
         calibration = problem.calibration(x)
         fitted = problem.predict(calibration)
         unseen = _cross_validated(problem, x, progress) if cross_validate else [{} for _ in ran]
+        deviations = problem.deviations(x)
     for line in pressing(calibration, problem.groups):
         progress(line)
     missed = [
@@ -573,7 +584,7 @@ def fitted_calibration(
         update={
             "fitted_to": [*begin.fitted_to, *fitted_to],
             "errors": errors,
-            "deviations": problem.deviations(x),
+            "deviations": deviations,
         }
     )
     predictions = predicted_by(points, calibration)

@@ -52,6 +52,7 @@ from autotune.load.workloads.lengths import (
 )
 
 from ..resolve_command import ResolvedCommand, resolve_for
+from ..server import SimulatedServer
 
 _ANOTHER_THING = 0.5
 """Weight of a row that measures something else than its configuration: a cap that the engine sets
@@ -469,7 +470,33 @@ def _table_row(
         resolved = resolve_for(engine, command, context)
     except BadInput as error:
         return LeftOut(label, source, str(error))
-    return MeasuredRow(label, source, resolved, workload, metrics, failure)
+    row = MeasuredRow(label, source, resolved, workload, metrics, failure)
+    reason = _contradiction(row)
+    return LeftOut(label, source, reason) if reason else row
+
+
+def _contradiction(row: MeasuredRow) -> str:
+    """Say why a row's first tokens came sooner than its command lets its requests run; empty: they
+    did not.
+
+    Of N requests in flight of which R run, the others wait (N - R) / N of a request's time
+    (Little's law); half of it is asked for.
+    """
+    clients = row.workload.points[-1].arrival.concurrency
+    if not clients or not {"mean_ttft_ms", "mean_tpot_ms"} <= row.metrics.keys():
+        return ""
+    server = SimulatedServer(row.resolved.setup)
+    clients = server.share_of(clients)
+    run = server.running_limit * server.data_parallel
+    first_ms = row.metrics["mean_ttft_ms"]
+    written = float(row.workload.draw(0, 0).output_tokens.mean())
+    answer_ms = row.metrics["mean_tpot_ms"] * (written - 1)
+    if first_ms >= (1 - run / clients) * (first_ms + answer_ms) / 2:
+        return ""
+    return (
+        f"{clients} requests in flight, of which its command lets {run} run, have their first tokens after "
+        f"{first_ms:.0f} ms: another command was measured"
+    )
 
 
 def _workload(

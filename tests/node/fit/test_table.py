@@ -164,6 +164,29 @@ def test_rows_that_are_not_understood_are_left_out_with_the_reason(tmp_path):
         assert word in reason
 
 
+def test_a_row_whose_requests_did_not_wait_for_their_limit_is_of_another_command(tmp_path):
+    # Of 256 requests, 64 may run: the others wait three quarters of their time.
+    load = {
+        "output_len": 1024,
+        "total_output_tokens": 1024e3,
+        "output_throughput": 102400.0,
+        "total_token_throughput": 115200.0,
+        "max_concurrency": 256,
+        "mean_tpot_ms": 8.0,
+    }
+    limited = f"{SGLANG} --max-running-requests 64"
+    rows = [
+        run_row(limited, mean_ttft_ms=900.0, **load),
+        run_row(limited, mean_ttft_ms=9000.0, **load),
+        run_row(mean_ttft_ms=900.0, **load),
+    ]
+    found = read_file(lines_file(tmp_path, *rows))
+    assert [row.label for row in found.rows] == ["2", "3"]
+    (left_out,) = found.left_out
+    assert left_out.reason.startswith("256 requests in flight, of which its command lets 64 run")
+    assert "another command was measured" in left_out.reason
+
+
 def test_requests_that_a_client_lost_were_no_load(tmp_path):
     (row,) = read_file(lines_file(tmp_path, run_row(completed=984.0))).rows
     assert row.workload.points[0].prompts == 984

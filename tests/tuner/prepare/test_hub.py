@@ -191,7 +191,8 @@ def test_without_a_network_it_says_so(alone: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wanted", "near"),
     [
-        ("mistralai/Mistral-7B-Instruct-v0.3", []),
+        ("mistralai/Mistral-7B-Instruct-v0.3", ["mistralai/Mixtral-8x22B-Instruct-v0.1"]),
+        ("tiiuae/falcon-7b-instruct", []),
         ("google/gemma-2-9b", []),
         (
             "meta-llama/Llama-3.2-3B-Instruct",

@@ -18,6 +18,8 @@ SPACE = f"""narrow:
   vllm:
     search:
       attention_backend: [{CHOSEN}]
+      tensor_parallel: [2, 8]
+      data_parallel: [1, 4]
       speculative_tokens: [0, 3]
       max_running_requests: [512, 1024]
 """
