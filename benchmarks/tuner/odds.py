@@ -83,9 +83,10 @@ def drawn(generator: np.random.Generator) -> tuple[Floats, float]:
     prior = HyperPrior(len(kernels.codes), None, kernels.odds)
     hyper = prior.hyper(generator.standard_normal((1, prior.size)), np.zeros(1, dtype=np.int64))
     rows = np.arange(len(candidates))
-    covariance = _Tables(*kernels.between(rows, rows), kernels.physics(rows, rows)).covariance(
-        hyper
-    )[0]
+    # A common level changes no setting's effect.
+    level_sds = np.zeros_like(kernels.level_sds)
+    parts = (*kernels.between(rows, rows), kernels.physics(rows, rows), level_sds)
+    covariance = _Tables(*parts).covariance(hyper)[0]
     root = np.linalg.cholesky(covariance + 1e-10 * np.eye(len(rows)))
     return root @ generator.standard_normal(len(rows)), float(hyper.noise[0])
 

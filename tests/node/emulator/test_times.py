@@ -26,7 +26,9 @@ from tests.node.emulator.servers import COMMANDS, R1, V32, serving
 from tests.node.emulator.virtual_time import run
 
 LIBRARY = Library()
-STREAMS, READ, WRITTEN = 12, 300, 60
+# Short prompts: before or after which step a request arrives is a matter of milliseconds, and steps
+# with long ones would make it count.
+STREAMS, READ, WRITTEN = 12, 100, 60
 SGLANG = ("python3", "-m", "sglang.launch_server")
 MTP = '{"method":"mtp","num_speculative_tokens":1}'
 

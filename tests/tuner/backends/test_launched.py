@@ -230,7 +230,7 @@ def test_a_second_workload_meets_a_warm_server_and_new_prompts(tmp_path: Path) -
 def test_out_of_memory_is_told_from_the_log(tmp_path: Path) -> None:
     base = trial("vllm")
     argv = ("vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-dp", "8", "--enable-expert-parallel")
-    argv += ("--gpu-memory-utilization", "0.82")
+    argv += ("--gpu-memory-utilization", "0.83")
     result = ServerEvaluator(SPEC, LIBRARY, tmp_path)(replace(base, command=Command(argv)))
     assert result.failure is not None
     assert result.failure.kind is FailureKind.OUT_OF_MEMORY
