@@ -43,6 +43,7 @@ Z90 = 1.645
 _NEAR = math.log(2.0)
 """Factor in lengths and requests in flight within which a load counts as measured."""
 _PRESSES = 0.02
+"""Distance from a limit, as a share of it, within which a fitted figure presses on it."""
 MEASURED_MIXERS = frozenset({"none", "attention", "latent", "delta"})
 """Kinds of layers that bundled rows have measured (`autotune.engines.layers`)."""
 OWN = "own"

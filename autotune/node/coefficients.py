@@ -105,7 +105,8 @@ class Behaviour(Entry):
     """Option that shortens the context, of an engine that starts only if one sequence of full
     length fits (vLLM)."""
     full_context_pool: PositiveFloat = math.inf
-    """Tokens of a pool from which a context that is not given may have been shortened by a launcher."""
+    """Tokens of a KV pool from which on it is open whether a launcher shortened a context that no
+    option names; infinite: it never is."""
     context_gb: NonNegativeFloat
     """The driver's context and libraries, allocated before the engine measures free memory."""
     communicator_gb: NonNegativeFloat

@@ -112,7 +112,7 @@ class MemoryPlan(NamedTuple):
 
     @property
     def starts(self) -> bool:
-        """Return whether the simulated server starts: it is not sure to fail."""
+        """Return whether the simulated server starts: with odds of at least `TOO_CLOSE`."""
         return self.fit_probability >= TOO_CLOSE
 
     @property

@@ -41,8 +41,8 @@ def closed(read: int, written: int, clients: int) -> Workload:
 
 @pytest.mark.parametrize(("hw", "least", "most"), [("h200", 0.85, 1.08), ("b200", 1.1, 2.0)])
 def test_half_the_bytes_of_a_cache_pay_where_kernels_multiply_in_fp8(hw, least, most):
-    # Measured on an H200 (docs/real-gpu.md): 0.99 of the throughput with Qwen3-8B, and of -7 to
-    # +15 % with Qwen3-1.7B.
+    # Measured on an H200: 0.99 of the throughput with Qwen3-8B (docs/real-gpu.md), and -7 to +15 %
+    # with Qwen3-1.7B (docs/simulator.md).
     load = load_workload("random:1024:256:256")
     gain = prod(
         throughput(QWEN, hw, 1, load, kv_cache_dtype=kind) ** sign
@@ -52,7 +52,7 @@ def test_half_the_bytes_of_a_cache_pay_where_kernels_multiply_in_fp8(hw, least, 
 
 
 def test_triton_s_attention_costs_what_two_pairs_of_launches_measured():
-    # 0.73 and 0.84 of the throughput with FlashAttention 3 (docs/real-gpu.md).
+    # 0.73 and 0.84 of the throughput with FlashAttention 3 (docs/simulator.md).
     load = load_workload("random:1024:256:256")
     backends = "TRITON_ATTN", "FLASH_ATTN"
     triton, flash = (throughput(QWEN, "h200", 1, load, attention_backend=one) for one in backends)

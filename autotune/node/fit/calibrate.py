@@ -470,7 +470,7 @@ def _unseen(points: Sequence[PointErrors]) -> dict[str, float]:
     # An unmeasured engine has the largest spread of the others.
     others = {name: max((own[e] for e in own if e != name), default=own[name]) for name in own}
     added = {"workload": 0.0}  # the engines' spreads are those of unseen workloads already
-    for kind in set(_NEW) - added.keys():
+    for kind in (new for new in _NEW if new not in added):
         spread = others if kind == "engine" else own
         lacking = sorted(
             ((p.unseen[kind] / Z90) ** 2 - spread[p.engine] ** 2, p.groups.get(kind, ""))

@@ -468,10 +468,10 @@ def _table_row(
         model = library.model(str(cells.get("model") or engine.parse(command, version).model))
         context = Context(model, hardware, gpus, version, workload.longest_request)
         resolved = resolve_for(engine, command, context)
+        row = MeasuredRow(label, source, resolved, workload, metrics, failure)
+        reason = _contradiction(row)
     except BadInput as error:
         return LeftOut(label, source, str(error))
-    row = MeasuredRow(label, source, resolved, workload, metrics, failure)
-    reason = _contradiction(row)
     return LeftOut(label, source, reason) if reason else row
 
 
