@@ -1,11 +1,10 @@
-"""One launch, as decisions see it."""
+"""One launch, as the search and the finals read it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 
-from autotune.base import frozen
+from autotune.base import by_key, frozen
 
 from ..trial import Role
 
@@ -15,33 +14,32 @@ class Entry:
     """One launch, finished or still running.
 
     Attributes:
-        position: of the candidate that it measures: the one that the engine says it ran.
+        position: of its candidate, by the configuration that the engine reports.
         score: logarithm of the objective, more is better; None unless it was measured.
-        second: score of the second goal, where there is one and it was measured.
-        violations: SLO to value beyond its limit, <= 0 keeps it.
+        second: score of the second goal; None without one, or unless it was measured.
+        violations: SLO to the excess over its limit, <= 0 meets it.
         broke: the configuration failed.
-        out_of_memory: it did because memory did not suffice.
-        may_pass: it did in a way that need not come again: the server died, hung or gave errors by
-            itself.
-        unexplained: it failed, and nothing says why; see `Failure.unexplained`.
-        external: its server had been ready, so that it may have been ended from outside.
-        retry: it is another launch for such a failure.
-        cause: of its failure: the kind and the telling line; of a lack of memory, which engines
-            word in many ways, the kind alone. Empty where it did not fail.
-        too_slow: it breaks an SLO at the lightest load: no score, but no reason to launch it again.
-        pending: not finished.
-        seconds: that it took.
-        start_s: of them, until its server was ready.
-        began_s: when, on the study's own clock (`timeline.start_times`).
-        node: where it ran, or must run; empty: not known, or the study knows one place only.
-        longest: tokens of the longest request that its server was found to serve; None where that
-            is not known.
+        out_of_memory: the configuration failed for lack of memory.
+        may_pass: the configuration failed in a way that may be chance: the server crashed, hung or
+            answered with errors.
+        unexplained: the launch failed and no cause is known, see `Failure.unexplained`.
+        external: its server had been ready, so it may have been ended from outside.
+        retry: it is another launch after an unexplained failure.
+        cause: kind and log line of its failure; for lack of memory, which engines word in many
+            ways, the kind alone. Empty if it did not fail.
+        too_slow: the lightest load violates an SLO: there is no score, and no reason to launch it
+            again.
+        pending: it has not finished.
+        seconds: its duration.
+        start_s: the part of `seconds` until its server was ready.
+        began_s: its start, on the study's clock (`timeline.start_times`).
+        node: where it ran, or must run; empty if unknown, or if the study has one place only.
+        longest: tokens of the longest request that its server can take; None if unknown.
         unfit: it serves less than ``--min-context``, or starts with odds below `SURE_TO_START`.
-        answered: its answers were kept, to compare others with or with others.
-        right: whether they were as good as the baseline's; None: not compared.
-        sent_finals_prompts: it sent what the finals send, where that is more than another draw of
-            the search's prompts.
-        step: of its load search, score units; 0 without one.
+        answered: the check of its answers has a result.
+        right: its answers are as good as the baseline's; None if they were not compared.
+        sent_finals_prompts: its prompts were those of finals, if finals send others than the search.
+        step: step of its load search, score units; 0 without one.
     """
 
     number: int
@@ -49,7 +47,7 @@ class Entry:
     position: int
     score: float | None = None
     second: float | None = None
-    violations: Mapping[str, float] = field(default_factory=dict)
+    violations: Mapping[str, float] = {}
     broke: bool = False
     out_of_memory: bool = False
     may_pass: bool = False
@@ -76,13 +74,13 @@ class Entry:
 
     @property
     def uninformative(self) -> bool:
-        """Return whether it has no information about the configuration: the measurement or the
-        machine failed."""
+        """Return whether it has no information about the configuration, because the measurement or
+        the machine failed."""
         return not (self.pending or self.broke or self.measured or self.too_slow)
 
     def without_result(self) -> Entry:
-        """Return the launch as one without information, because launches beside it affected its
-        result."""
+        """Return a copy without information about the configuration, for a result that other
+        launches or its node have spoilt."""
         return Entry(
             self.number,
             self.role,
@@ -97,7 +95,4 @@ class Entry:
 
 
 def by_position(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
-    found: dict[int, list[Entry]] = {}
-    for entry in entries:
-        found.setdefault(entry.position, []).append(entry)
-    return found
+    return by_key((entry.position, entry) for entry in entries)

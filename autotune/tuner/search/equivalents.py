@@ -1,18 +1,20 @@
 """Find candidates that an engine resolves to one configuration.
 
-Two candidates that the engine resolves to the same thing are equivalent: the launches of one are
-repeats of the other. A candidate that was launched counts as the one whose fingerprint the engine's
-answer has; where that is no candidate, or became something else when it was launched itself, as the
-first launched one that the engine resolved alike. A candidate's first answer decides, and all its
-launches go together, so that no measurement of a configuration is ever split.
+Such candidates are equivalent: launches of one are repeats of the other. An engine reports the
+configuration to which it has resolved a launched candidate. All launches of that candidate are
+attributed to the reported configuration if it is a candidate itself and, once launched, is resolved
+to itself; else to the first launched candidate with the same report. The first report of a
+candidate decides, so that its launches are never split.
 
-Only what was launched and answered is joined. It depends on the rows alone, not on their order, so
-that a study that is resumed joins what the undisturbed one joined.
+Only launched candidates with a report are joined. The result depends on the rows alone, not on
+their order, so a resumed study joins the same candidates as an undisturbed one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+
+from autotune.base import StringDict, by_key
 
 from ..study.recommendation import Resolution
 from ..trial import Launch
@@ -24,47 +26,41 @@ def canonical_of(
     """Map a fingerprint to its canonical one if that differs; candidates are those that may be
     launched.
 
-    The baseline stands for its equivalents whatever the engine made of it, as it is launched as the
-    user typed it.
+    The baseline is canonical for its equivalents, whatever the engine resolves it to, because it is
+    launched as the user typed it.
     """
-    answers: dict[str, str] = {}
+    reports = StringDict()
     for launch in sorted(launches, key=lambda row: row.number):
         if launch.result.resolved is not None:
-            answers.setdefault(launch.fingerprint, launch.result.resolved.fingerprint)
-    ends: dict[str, str] = {}
-    first: dict[str, str] = {}
-    for asked, answer in answers.items():
-        # An answer that became yet another thing when it was asked for itself is no configuration
-        # to count for.
-        lasting = answer in candidates and answers.get(answer, answer) == answer
-        ends[asked] = answer if lasting else first.setdefault(answer, asked)
-    ends = {**{end: end for end in ends.values()}, **ends}
-    if baseline in ends:
-        own = ends[baseline]
-        ends = {name: baseline if end == own else end for name, end in ends.items()}
-    return {name: end for name, end in ends.items() if name != end}
+            reports.setdefault(launch.fingerprint, launch.result.resolved.fingerprint)
+    canonical, first = StringDict(), StringDict()
+    for asked, report in reports.items():
+        # Do not join a configuration that is itself resolved to another one.
+        stable = report in candidates and reports.get(report, report) == report
+        canonical[asked] = report if stable else first.setdefault(report, asked)
+    canonical = {**{end: end for end in canonical.values()}, **canonical}
+    if baseline in canonical:
+        own = canonical[baseline]
+        canonical = {name: baseline if end == own else end for name, end in canonical.items()}
+    return {name: end for name, end in canonical.items() if name != end}
 
 
 def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Resolution]:
-    """Return every difference once, in the order of its first launch; joined is the result of
-    `canonical_of`."""
-
-    def canonical(launch: Launch) -> str:
-        fingerprint = launch.fingerprint
-        return joined.get(fingerprint, fingerprint)
-
-    rows: dict[tuple[str, str, str], list[Launch]] = {}
-    for launch in sorted(launches, key=lambda row: row.number):
-        resolved = launch.result.resolved
-        for knob, note in resolved.notes.items() if resolved else ():
-            rows.setdefault((launch.engine, knob, note), []).append(launch)
+    """Return each difference between asked and resolved settings once, in the order of its first
+    launch; `joined` is from `canonical_of`."""
+    canonical = {x.number: joined.get(x.fingerprint, x.fingerprint) for x in launches}
+    rows = by_key(
+        ((launch.engine, knob, note), (launch.number, resolved.differs[knob]))
+        for launch in sorted(launches, key=lambda row: row.number)
+        if (resolved := launch.result.resolved) is not None
+        for knob, note in resolved.notes.items()
+    )
     found = []
     for (engine, knob, note), group in rows.items():
-        resolved = group[0].result.resolved
-        asked, got = resolved.differs[knob] if resolved else (None, None)
-        numbers = {launch.number for launch in group}
-        same = {canonical(launch) for launch in group}
-        others = [x.number for x in launches if x.number not in numbers and {canonical(x)} == same]
+        numbers = [number for number, _ in group]
+        asked, got = group[0][1]
+        same = {canonical[number] for number in numbers}
+        others = [n for n, name in canonical.items() if n not in numbers and {name} == same]
         found.append(
             Resolution(
                 engine=engine,
@@ -72,7 +68,7 @@ def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Reso
                 asked=asked,
                 got=got,
                 note=note,
-                launches=sorted(numbers),
+                launches=numbers,
                 repeats_of=min(others, default=None),
             )
         )

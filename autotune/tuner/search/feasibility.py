@@ -1,15 +1,15 @@
 """Learn from failures which values of knobs, alone or in pairs, make a configuration fail.
 
-Every failure is laid to one of its causes: a trait, a pair of traits, or chance. A trait is a
-knob's value, or, for sizes, being at least or at most so large (who lacks memory at 16384 tokens
-lacks it at 32768). A cause is the likelier the more failures share it, and next to ruled out by one
-launch that ran with it. A candidate's odds of failing are those that it shares the cause of some
-failure. So a crash lowers what resembles it, and the next launch that resembles it half way tells
-which half was to blame. What needs at least as much memory as a configuration that ran out of it
-needs no such learning.
+Every failure is attributed to one cause: a trait, a pair of traits, or chance. A trait is a knob's
+value, or, for sizes, being at least or at most that large (a server that runs out of memory at
+16384 tokens does so at 32768). The odds of a cause rise with each failure that shares it, and fall
+close to zero with one launch that ran in spite of it. A candidate's odds of failing are those of
+sharing the cause of some failure. So a crash lowers the odds of similar candidates, and the next
+launch that has half of its traits shows which half is to blame. Memory needs no such learning:
+candidates that need at least as much as one that ran out of memory are expected to fail.
 
-What the priors say of a start is kept apart (`believed`): how often they were right, saying yes and
-saying no, is counted from the launches, for each engine and each reason that they give.
+The priors' predictions of a start are calibrated separately (`believed`): launches count how often
+they were right, for starts and for failures, by engine and by reason.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from autotune.base.arrays import Bools, Floats, Ints, floats, ints
 from .gp.kernels import Encoding, is_size
 
 _SINGLE, _PAIR, _CHANCE = 1.0, 0.3, 0.5
-"""Prior odds of a cause. Engines refuse values more often than single pairs."""
+"""Prior odds of a cause: a trait, a pair, chance. Engines refuse single values more often than
+pairs."""
 _PER_FAILURE = 4.0
 """Factor on a cause's odds for each further failure that it explains."""
 _PER_SUCCESS = 0.05
 """Factor on a cause's odds for each launch that ran in spite of it."""
 _ENOUGH = 100
-"""Most failures counted; more would overflow without an effect."""
+"""Most failures that are counted; more would overflow without an effect."""
 _LEAST = 0.002
-"""Least odds: no candidate is excluded for good, as the inference may be wrong."""
+"""Least odds of starting: no candidate is excluded for good, as the inference may be wrong."""
 _STILL_TOO_MUCH = 0.97
-"""Odds that a configuration with at least the memory need of one that ran out of it runs out as
-well; and that one with at most the need of a running one runs too."""
-_SAID_YES, _SAID_NO = (0.98, 8.0), (0.12, 3.0)
-"""Share of starting candidates that the priors predict to start, or not to; and the number of
-launches for which that expectation counts."""
+"""Odds that a configuration runs out of memory if one with at most its need did; and that it runs
+if one with at least its need did."""
+_PREDICTED_TO_START, _PREDICTED_TO_FAIL = (0.98, 8.0), (0.12, 3.0)
+"""Prior of the share that starts among candidates with that prediction, and its weight in
+launches."""
 
 
 def p_starts(
@@ -55,17 +56,16 @@ def p_starts(
         broken: positions of the launches that failed.
         rows: positions of the candidates; None = all.
         out_of_memory: positions among `broken` that ran out of memory.
-        foreseen: shape ``(candidates,)``: the odds of starting by the priors, which explain a
-            failure as well.
+        foreseen: shape ``(candidates,)``: the priors' odds of starting, another explanation of a
+            failure.
     """
     chosen = np.arange(len(encoding)) if rows is None else rows
     failed = list(dict.fromkeys(broken))
     fails = np.zeros(len(chosen))
+    # Append the launches to the candidates, so that one table of traits has both.
+    both = np.concatenate([chosen, ints([*failed, *ran])])
     for position in failed:
-        # The launches stand behind the candidates, so that one table of traits serves both.
-        has = _traits(
-            encoding, position, np.concatenate([chosen, [*failed, *ran]]).astype(np.int64)
-        )
+        has = _traits(encoding, position, both)
         odds = 1.0 if foreseen is None else max(float(foreseen[position]), _LEAST)
         fails = np.maximum(
             fails, _shares_cause(has, len(chosen), len(failed), _CHANCE + (1 - odds) / odds)
@@ -83,20 +83,19 @@ def believed(
     broken: Sequence[int],
     rows: Ints,
 ) -> Floats:
-    """Return the odds of starting by the priors, weighted by the launches' support, shape
-    ``(rows,)``.
+    """Return the priors' odds of starting, calibrated by the launches, shape ``(rows,)``.
 
     Args:
-        odds: shape ``(candidates,)``: as the priors tell them.
-        doubts: shape ``(candidates,)``: codes of engine and reason, by which it is counted how
-            often they are right.
+        odds: shape ``(candidates,)``: the priors' odds.
+        doubts: shape ``(candidates,)``: codes of engine and reason, each of which has its own
+            calibration.
     """
     launched = ints([*dict.fromkeys(ran), *dict.fromkeys(broken)])
     started = np.isin(launched, ints(ran)).astype(np.float64)
     total = np.zeros(len(rows))
     groups = int(doubts.max()) + 1
-    for predicted, (usual, weight) in ((odds, _SAID_YES), (1 - odds, _SAID_NO)):
-        # A candidate of which nothing is sure counts a little for both.
+    for predicted, (usual, weight) in ((odds, _PREDICTED_TO_START), (1 - odds, _PREDICTED_TO_FAIL)):
+        # Count an uncertain prediction in part for both.
         count = predicted[launched]
         over_all = (usual * weight + count @ started) / (weight + count.sum())
         right = np.bincount(doubts[launched], count * started, groups)
@@ -111,8 +110,8 @@ def believed(
 
 
 def _needs_as_much(encoding: Encoding, position: int, rows: Ints, more: bool = True) -> Bools:
-    """Return which candidates differ from one only in equal or more of its memory settings; or
-    equal or less."""
+    """Return which candidates differ from one only in memory settings and need at least as much; if
+    not `more`, at most as much."""
     alike = np.ones(len(rows), dtype=np.bool_)
     for k in encoding.varying:
         name = encoding.names[k]
@@ -125,10 +124,8 @@ def _needs_as_much(encoding: Encoding, position: int, rows: Ints, more: bool = T
 
 
 def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
-    """Return which traits of one candidate each candidate has, 0 or 1, shape ``(rows, traits)``.
-
-    A trait that every candidate has explains nothing and is left out.
-    """
+    """Return which traits of one candidate each row shares, 0 or 1, shape ``(rows, traits)``,
+    without traits that every row has: they explain nothing."""
     found = []
     for k in encoding.varying:
         codes = encoding.codes[rows, k]
@@ -144,13 +141,13 @@ def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
 
 
 def _shares_cause(has: Floats, candidates: int, failures: int, otherwise: float) -> Floats:
-    """Return the odds that each candidate has the cause of one failure, given the table of that
-    launch's traits.
+    """Return the odds that each candidate shares the cause of one failed launch, given the table of
+    that launch's traits.
 
-    The table's rows are the candidates, then so many launches that failed, then those that ran. The
-    causes that a candidate shares are the pairs of its traits (k, l); k = l is the single trait.
-    With m its row of the table, sums over them are quadratic forms m W m. Against them stand the
-    odds that it was something else.
+    The table's rows are the candidates, then the failed launches, then those that ran. The causes
+    that a candidate shares are the pairs (k, l) of its traits; k = l is a single trait. With m its
+    row of the table and W the weights of the causes, their sum is the quadratic form m W m. The
+    weights are normalised together with the odds of another cause, `otherwise`.
     """
     failed = has[candidates : candidates + failures]
     ran = has[candidates + failures :]

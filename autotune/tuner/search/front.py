@@ -1,17 +1,16 @@
 """Acquisition for two goals: expected hypervolume improvement of their Pareto front.
 
-The front are the configurations that no other one beats in one goal without losing in the other.
-What it is worth is the area between it and a reference point, its hypervolume, here in units of
-logarithms squared. A candidate's two scores are taken as independent and normal; the expected
-growth of the area is then exact, a sum over the steps of the front's staircase (Emmerich, Yang,
-Deutz, Wang and Fonseca, A Multicriteria Generalization of Bayesian Global Optimization, 2016): with
-E(t) the expected improvement of one score over t, each step from a to b at height h gives ``(E1(a)
-- E1(b)) E2(h)``.
+The front consists of the non-dominated configurations. Its hypervolume is the area between it and a
+reference point, in units of logarithms squared. If a candidate's two scores are independent and
+normal, the expected growth of this area is an exact sum over the steps of the front's staircase
+(Emmerich, Yang, Deutz, Wang and Fonseca, A Multicriteria Generalization of Bayesian Global
+Optimization, 2016): with E(t) the expected improvement of a score over t, a step from a to b at
+height h contributes ``(E1(a) - E1(b)) E2(h)``.
 
-The reference point is the nadir of the measured front, the worst of each goal on it, moved away by
-a tenth of the front's extent and by no less than a tenth of a logarithm, so that a new end of the
-front is worth something too (Ishibuchi, Imada, Setoguchi and Nojima, How to Specify a Reference
-Point in Hypervolume Calculation for Fair Performance Comparison, 2018).
+The reference point is the nadir of the measured front, the worst value of each goal on it, moved
+away by a tenth of the front's extent and by at least a tenth of a logarithm, so that a new end of
+the front counts too (Ishibuchi, Imada, Setoguchi and Nojima, How to Specify a Reference Point in
+Hypervolume Calculation for Fair Performance Comparison, 2018).
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ from .gp.posterior import Mixture, Posterior
 from .history import History
 
 _BEYOND = 0.1
-"""Distance of the reference point beyond the nadir: share of the front's extent, and least
-logarithm."""
+"""Distance of the reference point from the nadir: as a share of the front's extent, and at least
+this logarithm."""
 _ENDLESS = 1e3
-"""Logarithm beyond every score."""
+"""A score above all others."""
 _WORTH_A_TURN = 0.5
-"""Share of the largest expected improvement below which another turn is not launched."""
+"""Least expected improvement of a turn, as a share of the largest one, for its own launch."""
 
 
 def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion | None:
-    """Suggest the next launch for the Pareto front, by the arguments of `acquisition.suggest`; None
-    if none is left.
+    """Suggest the next launch for the Pareto front; None if no candidate is left. The arguments are
+    those of `acquisition.suggest`.
 
-    In turns: where the front is expected to grow most; the best of the first goal, which is what is
-    recommended; the best of the second. The last two are the ends of the front, beyond which the
-    first one would hardly look. A turn that expects much less than another one gives way to it.
+    There are three turns: the candidate of the largest expected growth of the front; the best one
+    for the first goal, by which a command is recommended; the best one for the second goal. The
+    last two extend the ends of the front, which its growth alone would neglect. A turn whose
+    expected improvement is much smaller than another one's is replaced by that one.
 
-    `Suggestion.improvement` is the largest that any turn expects, in logarithms; the growth of the
-    front is divided by the longer side of the box that holds it: how much one goal would gain all
-    along it.
+    `Suggestion.improvement` is the largest expected improvement of a turn, in logarithms. For the
+    growth of the front it is the growth over the longer side of the front's bounding box, i.e. the
+    gain of one goal along the whole front.
     """
     turn = number % 3
-    turns = number // 3
-    alone = suggest(kernels, history, turns)
+    alone = suggest(kernels, history, number // 3)
     positions = sorted(
         {e.position for e in history if e.second is not None and history.feasible(e.position)}
     )
@@ -61,11 +60,11 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
     rows = shortlist(kernels, one, history, seed)
     chance = p_feasible(kernels, history, rows)
     found = []
-    # Running candidates are on the front as predicted, or near copies of them would be expected to
-    # add as much again.
-    for worth in _worths(one, two, ints([*positions, *history.running]), rows):
-        best = argmax(worth * chance, seed)
-        found.append((int(rows[best]), float(worth[best] * chance[best])))
+    # Put running candidates on the front as predicted, so that near copies of them add little.
+    for improvement in _improvements(one, two, ints([*positions, *history.running]), rows):
+        expected = improvement * chance
+        best = argmax(expected, seed)
+        found.append((int(rows[best]), float(expected[best])))
     found.insert(1, (alone.position, alone.improvement))
     most = max(found, key=lambda place: place[1])
     position, _ = found[turn] if found[turn][1] >= _WORTH_A_TURN * most[1] else most
@@ -73,21 +72,21 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
 
 
 def _posteriors(kernels: Kernels, history: History) -> tuple[Posterior, Posterior]:
-    """Return the posteriors of both goals. The priors are of the first; for the second their
-    weights have any sign."""
-    one = model_of(kernels, history)
-    positions, scores = zip(
-        *((e.position, e.second) for e in history if e.second is not None), strict=True
-    )
+    """Return the posteriors of both goals. The priors predict the first goal; for the second their
+    weights may have either sign."""
+    rows = [(e.position, e.second) for e in history if e.second is not None]
+    positions, scores = zip(*rows, strict=True)
     two = Posterior(kernels, positions, scores, True, history.spec.seed)
-    if not history.pending:
-        return one, two
-    return one, two.condition_on_pending(ints(history.running))
+    if history.pending:
+        two = two.condition_on_pending(ints(history.running))
+    return model_of(kernels, history), two
 
 
-def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple[Floats, Floats]:
-    """Return the expected growth of the front, and expected improvement of the second goal; shapes
-    ``(rows,)``."""
+def _improvements(
+    one: Posterior, two: Posterior, measured: Ints, rows: Ints
+) -> tuple[Floats, Floats]:
+    """Return the expected growth of the front over the longer side of its bounding box, and the
+    expected improvement of the second goal; shapes ``(rows,)``."""
     front = non_dominated(np.stack([one.mean(measured), two.mean(measured)], axis=1))
     reference = reference_point(front)
     seconds = two.predict(rows)
@@ -111,7 +110,7 @@ def non_dominated(points: Floats) -> Floats:
 
 
 def reference_point(front: Floats) -> Floats:
-    """Return the corner where the area of a front starts, shape ``(2,)``; see the top of this
+    """Return the reference point of a front's hypervolume, shape ``(2,)``; see the top of this
     file."""
     nadir = front.min(axis=0)
     return floats(nadir - np.maximum(_BEYOND * (front.max(axis=0) - nadir), _BEYOND))
@@ -122,8 +121,8 @@ def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats
     ``(candidates,)``.
 
     Args:
-        one, two: what is believed of the candidates' scores; more is better.
-        front: as of `non_dominated`, nowhere below `reference`.
+        one, two: predictive distributions of the candidates' scores; more is better.
+        front: from `non_dominated`, nowhere below `reference`.
     """
     total: Floats | float = 0.0
     for a, b, height in _steps(front, reference):
@@ -134,7 +133,7 @@ def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats
 
 
 def _steps(front: Floats, reference: Floats) -> Iterator[tuple[float, float, float]]:
-    """Return the steps of the front's staircase: from, to (first score), height (second score)."""
+    """Return the steps of the front's staircase: start and end (first score), height (second)."""
     edges = [float(reference[0]), *front[:, 0].tolist(), _ENDLESS]
     heights = [*front[:, 1].tolist(), float(reference[1])]
     return zip(edges, edges[1:], heights, strict=False)

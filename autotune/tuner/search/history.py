@@ -1,12 +1,11 @@
-"""History of a study, as decisions see it.
+"""The launches of a study by number, as the search and the finals read them.
 
-Launches that share a node may slow each other. The first launches of the baseline decide that once:
-alone on a share, then on all shares at once. They are compared as two means with the usual noise of
-a launch (`LAUNCH_NOISE`, 3 %): where those beside others are slower by more than `LIMIT` standard
-errors of that difference, the study goes on one launch at a time. A node without interference is
-taken for one with it in 5 % of studies, and then nothing is lost but time. A slowdown below the
-limit (6 % on two shares) may stay unseen; it is in all launches alike. Launches beside others on a
-node that slows them count for nothing.
+Launches that share a node may slow each other. The baseline's first launches test that once: first
+one alone on a share of the GPUs, then one on each share at the same time. The two means are
+compared at the usual launch noise (`LAUNCH_NOISE`, 3 %). If the concurrent launches are slower by
+more than `LIMIT` standard errors of the difference, their results are dropped and all later
+launches run one at a time. The false alarm rate of this test is 5 %; a false alarm costs time only.
+A slowdown below the limit (6 % on two shares) may go unnoticed; it affects all launches equally.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from itertools import groupby
 import numpy as np
 from scipy.special import ndtri
 
-from autotune.base import Evidence
+from autotune.base import Evidence, by_key
 from autotune.base.arrays import Bools
 from autotune.engines import Candidate, CandidateSet, Configuration, Failure, FailureKind
 from autotune.engines.failure import without_numbers
@@ -37,26 +36,26 @@ from .screen import Observations, Screening
 from .spread import LAUNCH_NOISE, Spread, mean, percent
 
 MOST_RETRIES = 3
-"""Further launches of a study, before its budget is raised, for failures without an explanation."""
+"""Most retries of unexplained failures in a study, counted anew after its budget is raised."""
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate without information after which it is abandoned."""
 
 NONE_KEEPS = 5
-"""Failures of candidates without a trade-off, with no success, after which candidates with one are
-searched."""
+"""Failed candidates without a trade-off, none having run, after which candidates with a trade-off
+are searched."""
 
 BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 """Roles of baseline launches."""
 _MAY_PASS = (FailureKind.CRASHED, FailureKind.TIMEOUT, FailureKind.LOAD_ERRORS)
-
+"""Failures that may be chance, so that another launch may run."""
 
 ERROR_RATE = 0.05
-"""False alarms: share of studies without interference that report some, at the usual launch
-noise."""
+"""False alarm rate of the test for interference, at the usual launch noise."""
 LIMIT = float(-ndtri(ERROR_RATE))
-_BESIDE = 0.5
-"""Share of its time that a launch must run beside others to measure their effect on it."""
+"""Critical value of that test, standard errors."""
+_OVERLAP = 0.5
+"""Least share of a launch's duration that another one must overlap to measure interference."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,12 @@ class History:
     """Launches of a study by number, with the other inputs of decisions.
 
     Attributes:
-        canonical_of: position of a candidate to that of its equivalent, for which all its launches
-            count.
-        adjusted_by: what was taken from the scores, node by node; None: they are as measured.
-        one_at_a_time: why launches may not share the node; empty where they may, or where none do.
-        screened: launches with random weights, apart from all others: they rank candidates for the
-            search alone.
+        canonical_of: position of a candidate to the position of its equivalent, to which all its
+            launches are attributed.
+        adjusted_by: node to the offset that was subtracted from its scores; None: the scores are as
+            measured.
+        one_at_a_time: why launches may not share the node; empty if they may.
+        screened: launches with random weights, which only rank candidates for the search.
     """
 
     spec: StudySpec
@@ -82,7 +81,7 @@ class History:
 
     @classmethod
     def from_launched_only(cls, spec: StudySpec, launches: Sequence[Launch]) -> History:
-        """Read launches where the other candidates are not known: a report's, or a tracker's."""
+        """Read launches for a report or a tracker, which do not know the other candidates."""
         by_fingerprint = {
             launch.fingerprint: Candidate(launch.trial.configuration, launch.trial.engine_version)
             for launch in launches
@@ -106,17 +105,16 @@ class History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is not a
         candidate."""
         rows, running = list(launches), list(pending)
-        candidates = candidates.including(
-            trial.configuration for trial in (*(row.trial for row in rows), *running)
-        )
+        trials = [*(row.trial for row in rows), *running]
+        candidates = candidates.including(trial.configuration for trial in trials)
         canonical = equivalents.canonical_of(
             rows, candidates, candidates.baseline_candidate.fingerprint
         )
         joined = {
             candidates.position(one): candidates.position(other) for one, other in canonical.items()
         }
-        # Ignore the hosts that rows name where no trial was bound to a node.
-        bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
+        # Ignore the host names in rows unless trials were bound to nodes.
+        bound = any(trial.node for trial in trials)
         begins = timeline.start_times(rows, bound)
         entries = [_entry_of(spec, candidates, row, joined, begins[row.number]) for row in rows]
         for trial in running:
@@ -155,18 +153,16 @@ class History:
 
     @property
     def most_launches(self) -> int:
-        """Return the launches of the budget, and with them those with random weights that turned
-        out useless."""
+        """Return the budget, plus the launches with random weights that turned out useless."""
         return self.spec.launches + self.screening.useless
 
     def of_role(self, *roles: Role) -> list[Entry]:
         return [e for e in self.entries if e.role in roles]
 
     def before_finals(self) -> History:
-        """Return the history at the start of the finals; all of it before them.
+        """Return the history before the finals; all launches if there are none yet.
 
-        The baseline's launches that several nodes make while they wait for the end of the search
-        belong to the finals.
+        On several nodes the finals include the controls that ran while the search ended.
         """
         first = next(
             (i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries)
@@ -191,13 +187,12 @@ class History:
 
     @property
     def spread(self) -> Spread:
-        """Return the standard deviation of one launch, from repeated configurations, in the finals
-        or before.
+        """Return the standard deviation of one launch, from repeats of configurations.
 
-        A finalist was chosen for its launches in the search, so these differ from its fresh ones by
-        more than noise. The baseline was not, and has one group. Repeats that end on the same step
-        of a load search may differ by as much as the step: a uniform distribution has its width
-        over the root of 12.
+        A finalist was selected for its launches in the search, which are therefore biased: they and
+        its finals are two groups. The baseline was not selected and is one group. Load searches
+        that end on the same step may still differ by up to the step: a uniform error of standard
+        deviation step / √12.
         """
         base = self.baseline
         rows = [
@@ -217,11 +212,10 @@ class History:
 
     @cached_property
     def step(self) -> float:
-        """Return the step of the launches' load searches, score units: root mean square.
+        """Return the root mean square step of the launches' load searches, score units.
 
-        Without repeats it is the noise of a launch: which load is the last to keep the limits
-        depends on a few requests (launches of one command differ by 4 to 10 %,
-        ``docs/load-search.md``).
+        Without repeats it stands for the launch noise: a few requests decide which load is the last
+        within the limits (launches of one command differ by 4 to 10 %, ``docs/load-search.md``).
         """
         found = [e.step**2 for e in self.entries if e.measured]
         return math.sqrt(mean(found)) if found else 0.0
@@ -233,18 +227,14 @@ class History:
 
     @cached_property
     def node_offsets(self) -> Mapping[str, NodeOffset]:
-        """Return node to its addition to scores, by the baseline's launches there."""
+        """Return the score offset of each node, by the baseline's launches there."""
         if self.adjusted_by is not None:
             return self.adjusted_by
-        scores: dict[str, list[float]] = {}
-        for entry in self.entries:
-            if entry.node and entry.score is not None and entry.position == self.baseline:
-                scores.setdefault(entry.node, []).append(entry.score)
-        return node_offsets(scores)
+        return node_offsets(by_key(row for row in self.node_scores(self.baseline) if row[0]))
 
     @property
     def off_nodes(self) -> frozenset[str]:
-        """Return the nodes slower or faster than the rest beyond noise."""
+        """Return the nodes that are slower or faster than the others beyond noise."""
         return frozenset(node for node, found in self.node_offsets.items() if found.off)
 
     def adjusted(self) -> History:
@@ -263,7 +253,8 @@ class History:
         return by_position(self.entries)
 
     def canonical(self, position: int) -> int:
-        """Return the candidate that a candidate's launches count for: itself, or its equivalent."""
+        """Return the candidate to which a candidate's launches are attributed: itself, or its
+        equivalent."""
         return self.canonical_of.get(position, position)
 
     def at(self, position: int) -> list[Entry]:
@@ -284,7 +275,7 @@ class History:
 
     @property
     def changes(self) -> list[str]:
-        """Return changes in the mode of launches: no sharing of a node, or no random weights."""
+        """Return why nodes are no longer shared, and why random weights are no longer used."""
         return list(filter(None, [self.one_at_a_time, self.screening.ended]))
 
     @property
@@ -294,8 +285,8 @@ class History:
 
     @cached_property
     def incumbents(self) -> list[int]:
-        """Return the candidates that may be recommended by their launches, and those with only
-        random weights."""
+        """Return the launched candidates that may be recommended; with random weights only, they
+        count as feasible."""
         seen = dict.fromkeys((*self.by_position, *self.observed.positions))
         return [
             p
@@ -304,7 +295,7 @@ class History:
         ]
 
     def best(self, most: int) -> list[int]:
-        """Return the best candidates that may be recommended, by their launches, the best first."""
+        """Return the best incumbents by the mean of their scores, the best first."""
         means = {p: mean(scores) for p in self.incumbents if (scores := self.scores(p))}
         return sorted(means, key=lambda p: -means[p])[:most]
 
@@ -322,22 +313,21 @@ class History:
             return True
         entries = self.at(position)
         external = position != self.baseline and any(e.external for e in entries)
-        # Crashes that were found to be a node's have no information at all.
-        mute = [e for e in entries if e.external or not e.unexplained]
-        return (
-            external or any(not e.uninformative for e in entries) or len(mute) >= MAX_UNINFORMATIVE
-        )
+        # Do not count crashes that were attributed to a node.
+        counted = [e for e in entries if e.external or not e.unexplained]
+        informed = any(not e.uninformative for e in entries)
+        return external or informed or len(counted) >= MAX_UNINFORMATIVE
 
     @cached_property
     def measured_scores(self) -> tuple[tuple[int, float], ...]:
-        """Return position and score of every measured launch, as on the search's prompts."""
+        """Return position and score of every measured launch, adjusted to the search's prompts."""
         scores = self._search_scores
         return tuple((e.position, scores[e.number]) for e in self.entries if e.measured)
 
     @cached_property
     def _search_scores(self) -> Mapping[int, float]:
-        """Return the score of each measured launch by number, less the effect of the finals'
-        prompts, which is subtracted here alone."""
+        """Return the score of each measured launch by number. Only here the effect of the finals'
+        prompts is subtracted."""
         effect, _ = self._finals_prompt_effect
         return {
             e.number: e.score - effect * e.sent_finals_prompts
@@ -347,25 +337,22 @@ class History:
 
     @cached_property
     def _finals_prompt_effect(self) -> tuple[float, tuple[int, ...]]:
-        """Return the effect of different finals' prompts on a score, and the baseline's launches
-        that show it."""
-        base = [e for e in self.at(self.baseline) if e.measured]
-        search, finals = (
-            [e.score or 0.0 for e in base if e.sent_finals_prompts is finals]
-            for finals in (False, True)
+        """Return the effect of the finals' own prompts on a score, and the numbers of the baseline's
+        launches that show it, on either prompts."""
+        scores = by_key(
+            (e.sent_finals_prompts, e.score) for e in self.at(self.baseline) if e.score is not None
         )
-        return (
-            (mean(finals) - mean(search), (len(finals), len(search)))
-            if search and finals
-            else (0.0, ())
-        )
+        if len(scores) < 2:
+            return 0.0, ()
+        search, finals = scores[False], scores[True]
+        return mean(finals) - mean(search), (len(finals), len(search))
 
     def contrast(self, position: int, other: int) -> tuple[float, list[int]]:
-        """Return the difference of two candidates' scores, as on the search's prompts, and the
-        numbers of launches in it.
+        """Return the difference of two candidates' scores, adjusted to the search's prompts, and the
+        numbers of launches behind it.
 
-        Where the search alone launched one of the two, these include the launches that show the
-        effect of the finals' prompts.
+        If only one of the two ran in the finals, the launches that show the effect of their prompts
+        are included.
         """
         sides = [self.deciding(p) for p in (position, other)]
         both = [[(e.node, self._search_scores[e.number]) for e in side] for side in sides]
@@ -374,7 +361,7 @@ class History:
         return contrast(*both)[0], counts
 
     def _deciding_roles(self, position: int) -> tuple[Role, ...]:
-        """Return the roles of the launches that decide about a configuration."""
+        """Return the roles of the launches that decide about a candidate."""
         return (
             self.spec.deciding_roles if self.canonical(position) == self.baseline else (Role.FINAL,)
         )
@@ -416,24 +403,24 @@ class History:
         ]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
-        """Return the measured launches of a candidate of these roles, else of any; of off nodes for
-        want of others."""
-        whole = [e for e in self.at(position) if e.measured]
-        chosen = [e for e in whole if e.role in roles] or whole
+        """Return a candidate's measured launches of these roles, else of any; on off nodes only if
+        there are no others."""
+        measured = [e for e in self.at(position) if e.measured]
+        chosen = [e for e in measured if e.role in roles] or measured
         return [e for e in chosen if e.node not in self.off_nodes] or chosen
 
     def deciding(self, position: int) -> list[Entry]:
-        """Return the `evidence` by which a configuration is decided about."""
+        """Return the `evidence` that decides about a candidate."""
         return self.evidence(position, *self._deciding_roles(position))
 
     def deciding_scores(self, position: int) -> list[NodeScore]:
-        """Return `node_scores` of the launches that decide about a configuration."""
+        """Return the `node_scores` that decide about a candidate."""
         return self.node_scores(position, *self._deciding_roles(position))
 
     @cached_property
     def unexplained(self) -> Mapping[int, Sequence[Entry]]:
-        """Return the candidates of which no launch had a result, and at least one failed without an
-        explanation, with their launches."""
+        """Return the candidates without any result and with an unexplained failure, with their
+        launches."""
         return {
             position: rows
             for position, rows in self.by_position.items()
@@ -443,24 +430,22 @@ class History:
 
     @property
     def unexplained_launches(self) -> list[int]:
-        """Return the numbers of the launches that failed without an explanation, of candidates
-        without a result."""
+        """Return the numbers of the unexplained failures of `unexplained` candidates."""
         return sorted(e.number for rows in self.unexplained.values() for e in rows if e.unexplained)
 
     @property
     def latest_crashes(self) -> Sequence[Entry]:
-        """Return the last of each of the equal crashes without an explanation, in a row, that ended
-        the study so far, or the launches of a node."""
+        """Return the latest launch of the study, and of each node, if it ends a run of equal
+        crashes (`_equal_crashes`)."""
         done = [e for e in self.entries if not e.pending]
-        latest = {"": done[-1:], **{e.node: [e] for e in done}}
-        return [run[-1] for run in _equal_crashes(done) if [run[-1]] in latest.values()]
+        latest = {e.node: e for e in done}.values()
+        return [run[-1] for run in _equal_crashes(done) if run[-1] in latest]
 
     @property
     def retryable(self) -> Sequence[Entry]:
-        """Return the latest launches of `unexplained` candidates that may be launched once more.
+        """Return the latest launches of `unexplained` candidates that may be retried.
 
-        A second time only after the study's budget was raised: what was wrong may have been put
-        right.
+        A second retry needs a raised budget: the cause may have been repaired since.
         """
         since = self.spec.finals_from
         retries = sum(e.retry and e.number >= since for e in (*self.entries, *self.screened))
@@ -476,7 +461,8 @@ class History:
         return any(e.broke for e in self.at(position))
 
     def crashed_once(self, position: int) -> bool:
-        """Return whether a candidate's only launch had a failure that may be chance."""
+        """Return whether the only informative launch of a candidate had a failure that may be
+        chance."""
         entries = self.at(position)
         known = [e for e in entries if not e.uninformative]
         return len(known) == 1 and known[0].may_pass and len(entries) <= MAX_UNINFORMATIVE
@@ -498,18 +484,19 @@ class History:
 
     @cached_property
     def reported_trade_offs(self) -> Mapping[int, tuple[GivenUp, ...]]:
-        """Return the trade-offs of launched candidates whose servers hold other requests than
-        predicted."""
+        """Return the trade-offs of launched candidates whose servers take other request lengths
+        than predicted."""
         longest = {e.position: e.longest for e in self.entries if e.longest is not None}
-        one = self.candidates
+        candidates = self.candidates
         found = dict[int, tuple[GivenUp, ...]]()
-        baseline = longest.pop(one.baseline, 0)
+        baseline = longest.pop(self.baseline, 0)
         for position, tokens in longest.items() if baseline else ():
-            marked = tuple(
-                row for row in one.given_up.get(position, ()) if row.knob not in BY_LENGTH
-            )
-            rows = marked + one.promised.broken_by(self.configuration(position), tokens, baseline)
-            found |= {position: rows} if rows != one.given_up.get(position, ()) else {}
+            predicted = candidates.given_up.get(position, ())
+            promised = candidates.promised
+            broken = promised.broken_by(self.configuration(position), tokens, baseline)
+            rows = (*(row for row in predicted if row.knob not in BY_LENGTH), *broken)
+            if rows != predicted:
+                found[position] = rows
         return found
 
     def forbidden_trade_offs(self, position: int) -> frozenset[str]:
@@ -523,35 +510,32 @@ class History:
 
     @cached_property
     def ineligible(self) -> frozenset[int]:
-        """Return the candidates that are neither searched nor recommended: with settings that the
-        evidence cannot see.
+        """Return the candidates that are neither searched nor recommended.
 
-        And with trade-offs that are not allowed. Where `NONE_KEEPS` candidates that keep every
-        promise failed, and none ran, the others are searched too, but for promises that no workload
-        can speak for (`UNASKED`).
+        They have settings that the evidence cannot see, or trade-offs that are not allowed. If
+        `NONE_KEEPS` candidates without a trade-off failed and none ran, only those with a trade-off
+        that no workload measures (`UNASKED`) stay excluded.
         """
         unseen = self.candidates.unseen - {self.baseline}
-        allowed = frozenset(self.spec.allowed)
-        found = {*self.candidates.giving_up(allowed), *self.reported_trade_offs} - {self.baseline}
-        found = {
-            p for p in found if p not in self.reported_trade_offs or self.forbidden_trade_offs(p)
+        marked = self.candidates.giving_up(frozenset(self.spec.allowed))
+        forbidden = {
+            p for p in {*marked, *self.reported_trade_offs} if self.forbidden_trade_offs(p)
         }
-        kept = [e for e in self.entries if e.position not in found]
-        failed = {e.position for e in kept if e.broke}
-        if any(e.measured for e in kept) or len(failed) < min(
-            NONE_KEEPS, len(self.candidates) - len(found)
-        ):
-            return unseen.union(found)
-        return unseen.union(p for p in found if self.forbidden_trade_offs(p) & UNASKED)
+        others = [e for e in self.entries if e.position not in forbidden]
+        failed = {e.position for e in others if e.broke}
+        enough = min(NONE_KEEPS, len(self.candidates) - len(forbidden))
+        if any(e.measured for e in others) or len(failed) < enough:
+            return unseen | forbidden
+        return unseen.union(p for p in forbidden if self.forbidden_trade_offs(p) & UNASKED)
 
     def trade_offs(self, position: int) -> tuple[GivenUp, ...]:
-        """Return a candidate's trade-offs for speed, as launched, else as predicted."""
+        """Return a candidate's trade-offs for speed: as its server reported, else as predicted."""
         return self.reported_trade_offs.get(position, self.candidates.given_up.get(position, ()))
 
 
 def one_at_a_time(control: Sequence[Entry]) -> str:
-    """Explain by the baseline's first launches on every place why none may run side by side; empty
-    if they may."""
+    """Return why launches may not run side by side, by the baseline's first launch on each place;
+    empty if they may."""
     together = [run for run in control if may_share_node(run.node)]
     before = next(
         (run.score for run in control if is_alone(run.node) and run.score is not None), None
@@ -575,14 +559,14 @@ def one_at_a_time(control: Sequence[Entry]) -> str:
 
 
 def _ran_beside(run: Entry, others: Iterable[Entry]) -> bool:
-    """Return whether another one of these launches ran for most of a launch."""
+    """Return whether another one of these launches overlapped a launch for `_OVERLAP` of it."""
     ends = run.began_s + run.seconds
     both_s = [
         min(ends, one.began_s + one.seconds) - max(run.began_s, one.began_s)
         for one in others
         if one is not run
     ]
-    return max(both_s, default=0.0) >= _BESIDE * run.seconds
+    return max(both_s, default=0.0) >= _OVERLAP * run.seconds
 
 
 def _entry_of(
@@ -592,7 +576,7 @@ def _entry_of(
     joined: Mapping[int, int],
     began_s: float,
 ) -> Entry:
-    """Return the information of a finished launch; ``joined`` is position to that of its
+    """Return the information of a finished launch; ``joined`` maps a position to that of its
     equivalent."""
     trial = launch.trial
     result = launch.result
@@ -637,13 +621,9 @@ def _entry_of(
 
 
 def _equal_crashes(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
-    """Return the runs of launches in a row, of the study or of a node, that failed with the same
-    words, which nothing explains: `IN_A_ROW`, or `AFTER_RUNNING` of configurations that ran
-    before."""
-    rows = [
-        entries,
-        *([e for e in entries if e.node == node] for node in {e.node for e in entries}),
-    ]
+    """Return the runs of consecutive launches, of the study or of a node, with one unexplained
+    cause of failure: `IN_A_ROW`, or `AFTER_RUNNING` of configurations that ran before."""
+    rows = [entries, *by_key((e.node, e) for e in entries).values()]
     runs = (
         list(run)
         for row in rows
@@ -664,8 +644,8 @@ def _equal_crashes(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
 
 
 def _without_crashes_of_nodes(entries: Sequence[Entry]) -> list[Entry]:
-    """Drop equal crashes in a row if one of their configurations ran in another launch: the node
-    failed, not they."""
+    """Drop the results of a run of equal crashes if one of their configurations ran in another
+    launch: the node failed, not they."""
     ran = {e.position for e in entries if e.measured}
     runs = [run for run in _equal_crashes(entries) if any(e.position in ran for e in run)]
     dropped = {e.number for run in runs for e in run}
@@ -673,12 +653,11 @@ def _without_crashes_of_nodes(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
-    """Drop one crash of a configuration that ran in another launch, as servers also crash by
-    chance.
+    """Drop one crash of a configuration that ran in another launch: servers also crash by chance.
 
-    Drop two of the baseline, without which there is nothing to compare with, and two that may have
-    come from outside. Drop one of these also where no other launch ran: it is launched once more
-    before it counts.
+    Drop up to two crashes of the baseline, which every comparison needs, and up to two whose cause
+    may be external. A single crash of the latter kind is dropped even if no other launch ran: the
+    configuration is launched again before the crash counts.
     """
     chance = set[int]()
     for position in {e.position for e in entries if e.may_pass}:
@@ -699,7 +678,7 @@ def _cause(failure: Failure) -> str:
 
 
 def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
-    """Return the mean excess of launches over a limit; infinite for a missing metric."""
+    """Return the mean excess of launches over a limit; infinite for a missing metric, as nothing
+    shows that the limit is met."""
     values = [e.violations[slo] for e in entries if slo in e.violations]
-    # An SLO whose metric is missing is not kept: nothing shows that it is.
-    return sum(values) / len(values) if values else math.inf
+    return mean(values) if values else math.inf

@@ -1,14 +1,13 @@
-"""Test whether the nodes of a study are alike, and compare launches on several of them.
+"""Test whether the nodes of a study are equally fast, and compare launches on several nodes.
 
-The baseline is launched on each node. A node whose mean is far from the median of all is off by
-that much: the search takes the scores of its launches less this offset. Once a second launch there
-says the same, nothing more runs there.
+The baseline is launched on each node. If its mean on a node is far from the median of all nodes,
+the difference is the node's offset, which the search subtracts from all scores of that node. After
+a second launch that confirms the offset, nothing more runs there.
 
-The finals do not rely on it: there a configuration is compared with the baseline on the same node
-only (`contrast`), and the spread of a launch is what a node and a configuration, each with a part
-of its own, leave unexplained (`additive_spread`). Both follow from least squares with a constant
-for each node, so that successive looks have the joint distribution that the test of
-`sequential_test` counts on.
+The finals do not use offsets. They compare a configuration with the baseline on the same node only
+(`contrast`); the spread of a launch is the residual of a model with additive effects of node and
+configuration (`additive_spread`). Both are least squares with a constant for each node, so
+successive looks have the joint distribution that `sequential_test` assumes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from statistics import median, median_high
 
 import numpy as np
 
-from autotune.base import frozen
+from autotune.base import by_key, frozen
 
 from .spread import LAUNCH_NOISE, Spread, mean
 
@@ -27,21 +26,22 @@ NodeScore = tuple[str, float]
 """A launch's node and its score."""
 
 CLEAR = 4.0
-"""Standard errors between a node's mean and the median beyond which the node is off."""
+"""Least distance of a node's mean from the median for an offset, standard errors."""
 LEAST_LAUNCHES = 2
-"""Launches of the baseline before a node is reported as off: one may be untypical."""
+"""Launches of the baseline before a node is reported as off: a single one may be an outlier."""
 _MAD_TO_SD = 1.4826
+"""Factor from a median absolute deviation to the standard deviation of a normal distribution."""
 _LEAST_NODES_FOR_MAD = 3
-"""Least nodes for a median deviation: two are equally far from the middle."""
+"""Least number of nodes for that deviation: two are always equally far from the median."""
 
 
 @frozen
 class NodeOffset:
-    """Difference of a node's scores from the others'.
+    """Speed of a node relative to the others.
 
     Attributes:
-        offset: score units, negative is slower; 0 within noise.
-        launches: of the baseline there.
+        offset: difference of its scores, score units; negative is slower, 0 is within noise.
+        launches: number of the baseline's launches there.
     """
 
     offset: float
@@ -54,15 +54,16 @@ class NodeOffset:
 
     @property
     def doubtful(self) -> bool:
-        """Return whether another launch of the baseline there would decide."""
+        """Return whether a second launch of the baseline there must confirm the offset."""
         return self.offset != 0 and self.launches < LEAST_LAUNCHES
 
 
 def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffset]:
-    """Return the offset of each node from the median node, by the baseline's scores; of two from
-    the faster one.
+    """Return the offset of each node from the median node, by the baseline's scores; of two nodes
+    from the faster one.
 
-    The spread is the largest of three: the usual one, that of repeats, that of the nodes' medians.
+    The spread is the largest of three: the usual one, that of repeats, and that of the nodes' means
+    by their median absolute deviation.
     """
     means = {node: mean(scores) for node, scores in baseline.items()}
     if len(means) < 2:
@@ -84,14 +85,14 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
     """Return the difference of two configurations' means by launches on the same nodes, and its
     information.
 
-    The difference has the variance of one launch over the information, ``1 / (1/n + 1/m)`` summed
-    over the nodes; 0 where no node ran both, then the difference is that of all launches. On one
-    node these are the plain figures.
+    The information is the sum over nodes of ``1 / (1/n + 1/m)``, for n and m launches there; the
+    variance of the difference is that of one launch divided by it. If no node ran both, the
+    difference is that of all launches, and the information is 0.
     """
+    ours, others = by_key(mine), by_key(theirs)
     parts = []
-    for node in sorted({node for node, _ in mine} & {node for node, _ in theirs}):
-        a = [s for n, s in mine if n == node]
-        b = [s for n, s in theirs if n == node]
+    for node in sorted(ours.keys() & others.keys()):
+        a, b = ours[node], others[node]
         parts.append((mean(a) - mean(b), 1 / (1 / len(a) + 1 / len(b))))
     if not parts:
         return mean([s for _, s in mine]) - mean([s for _, s in theirs]), 0.0
@@ -103,10 +104,7 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
 
 def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str]) -> float:
     """Return the information of `contrast` after this number of further launches, in pairs on the
-    least used nodes.
-
-    Nothing more runs on nodes that are off, unless there are no others.
-    """
+    nodes with the fewest launches; on nodes that are off only if there are no others."""
     counts = {node: [mine.count(node), theirs.count(node)] for node in sorted({*mine, *theirs})}
     alive = [count for node, count in counts.items() if node not in off] or list(counts.values())
     for number in range(0, more, 2):
@@ -117,17 +115,17 @@ def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collecti
 
 
 def additive_spread(launches: Sequence[tuple[Hashable, str, float]]) -> Spread:
-    """Return the spread of a launch (configuration, node, score), where the first two have additive
-    effects."""
+    """Return the spread of launches (configuration, node, score) around a model with additive
+    effects of configuration and node."""
     if not launches:
         return Spread.from_squares(0.0, 0)
     columns = [dict.fromkeys(row[k] for row in launches) for k in (0, 1)]
     codes = [{name: at for at, name in enumerate(column)} for column in columns]
     design = np.zeros((len(launches), sum(map(len, codes))))
-    for i, (what, node, _) in enumerate(launches):
-        design[i, codes[0][what]] = design[i, len(codes[0]) + codes[1][node]] = 1.0
+    for i, (configuration, node, _) in enumerate(launches):
+        design[i, codes[0][configuration]] = design[i, len(codes[0]) + codes[1][node]] = 1.0
     scores = np.array([score for _, _, score in launches])
-    # Around the middle, so that equal repeats leave exactly nothing.
+    # Subtract the mean, so that equal repeats have exactly no residuals.
     scores = scores - scores.mean()
     found, _, rank, _ = np.linalg.lstsq(design, scores, rcond=None)
     return Spread.from_squares(

@@ -1,8 +1,8 @@
 """Read the objective, the second goal and the SLOs from one launch.
 
-The objective is a metric of one workload, or the weighted geometric mean of it over several: with
-values v and weights w its score is ``sum(w ln v) / sum(w)``. A gain in it is the weighted geometric
-mean of the gains, so that no workload counts for more because its figures are larger.
+The objective is a metric of one workload, or the weighted geometric mean of a metric over several:
+with values v and weights w its score is ``sum(w ln v) / sum(w)``. Its gain is the weighted
+geometric mean of the gains, so a workload does not count for more because its figures are larger.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def maximises(metric: str) -> bool:
 
 
 def weights(spec: StudySpec) -> dict[str, float]:
-    """Return workload to its share of the objective, in the study's order; the shares add up to
-    1."""
+    """Return each workload's share of the objective, in the study's order; shares add up to 1."""
     weighted = {name: spec.weights[name] for name in spec.workloads if name in spec.weights} or {
         spec.workloads[0]: 1.0
     }
@@ -53,7 +52,7 @@ def on_workloads(spec: StudySpec) -> str:
 
 
 def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
-    """Return the workloads of a launch: in the search those of the decision, else all."""
+    """Return the workloads of a launch: in the search those of goals and limits, else all."""
     if role in (Role.BASELINE, Role.FINAL):
         return spec.workloads
     needed = {*weights(spec), *(spec.workloads[:1] if spec.slos or spec.pareto else ())}
@@ -62,16 +61,16 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
 
 @frozen
 class Scores:
-    """Figures of one launch for the study's goals and limits; None for what it did not measure.
+    """Figures of one launch for the study's goals and limits; None if they were not measured.
 
     Attributes:
         value, second_value: of the objective and of the second goal.
-        score, second: their natural logarithms, with the sign that makes more better: effects and
-            noise are factors, and a gain in percent is a difference of scores.
+        score, second: their natural logarithms, signed so that more is better. Effects and noise
+            are factors, so a gain in percent is a difference of scores.
         violations: SLO to the excess over its limit (<= 0 meets it), for the measured SLOs.
-        too_slow: it was measured without a capacity: the lightest load violates an SLO.
-        step: of its load search, score units; 0 without one. It is from the heaviest load that met
-            every limit to the next one, which broke one: the capacity is between them.
+        too_slow: the lightest load of its load search violates an SLO, so there is no capacity.
+        step: of its load search, score units; 0 without one. The capacity lies between the heaviest
+            load that met every limit and the next one: the step is their difference.
     """
 
     value: float | None
@@ -88,12 +87,16 @@ def scores_of(spec: StudySpec, result: TrialResult) -> Scores:
     metrics = result.metrics if result.state is State.COMPLETE else {}
     first = metrics.get(spec.workloads[0], {})
     shares = weights(spec)
-    parts = {name: score_on(spec, metrics.get(name, {})) for name in shares}
-    scores = [share * part for name, share in shares.items() if (part := parts[name]) is not None]
-    score = math.fsum(scores) if len(scores) == len(shares) else None
+    parts = [
+        share * part
+        for name, share in shares.items()
+        if (part := score_on(spec, metrics.get(name, {}))) is not None
+    ]
+    score = math.fsum(parts) if len(parts) == len(shares) else None
     value = None
     if score is not None:
-        (name, *others) = shares
+        # Without a mean take the figure itself, which half a request may stand for in the score.
+        name, *others = shares
         alone = number_in(metrics[name], spec.objective)
         value = value_of(spec.objective, score) if others else alone
     second_value = number_in(first, spec.pareto) if spec.pareto else None
@@ -123,15 +126,14 @@ def score_on(spec: StudySpec, metrics: Metrics) -> float | None:
     """Return the score of the objective on one workload; None without one."""
     number = number_in(metrics, spec.objective)
     if spec.objective == GOODPUT and number == 0:
-        # Half a request stands for none, to have a logarithm: no request within the limits is an
-        # answer, not a fault.
+        # No good request is a valid result, but has no logarithm: count half a request.
         duration_s = number_in(metrics, "duration")
         number = 0.5 / duration_s if duration_s else None
     return score_of(spec.objective, number)
 
 
 def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
-    """Return concurrency to the metrics of a workload's whole load there."""
+    """Return a workload's curve: the metrics at each concurrency."""
     if launch.result.state is not State.COMPLETE:
         return {}
     rows = filter(is_valid_row, launch.result.curve(workload))
@@ -139,7 +141,7 @@ def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
 
 
 def score_of(metric: str, number: float | None) -> float | None:
-    """Return the logarithm of a figure, with the sign that makes more better; None without one."""
+    """Return the logarithm of a figure, signed so that more is better; None without one."""
     if not is_number(number) or not 0 < number < math.inf:
         return None
     return math.log(number) if maximises(metric) else -math.log(number)
@@ -147,5 +149,5 @@ def score_of(metric: str, number: float | None) -> float | None:
 
 def value_of(metric: str, score_: float) -> float:
     """Return the inverse of `score_of`."""
-    # Twelve digits: what was measured once comes back as it was.
+    # Round to twelve digits, so that a figure survives the way to its score and back.
     return float(f"{math.exp(score_ if maximises(metric) else -score_):.12g}")

@@ -1,8 +1,8 @@
-"""The Optuna study of a study's launches: one trial per launch, of the same number, in a journal
-for dashboards.
+"""A study's launches as an Optuna study for dashboards: one trial per launch, of the same number.
 
-`results.jsonl` is the truth. Whoever opens the study writes the journal anew from it; of an earlier
-journal only the launches that were under way are taken, which no other file holds.
+The source of truth is `results.jsonl`, from which the journal is written again whenever the study
+is opened. Only the launches that were running are read from an earlier journal, as no other file
+has them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..trial import Launch, Role, Trial
 from . import objective
 from .gp.kernels import ENGINE, Encoding
 from .plan import Step
-from .sampler import STARTS
+from .sampler import outcome_for_optuna
 
 
 @dataclass
 class _Backend(BaseJournalBackend):
-    """Optuna's journal file of one writer, without locks; `path` is written to from the first
-    `save` on."""
+    """Optuna's journal file for a single writer, without locks; nothing is written to `path` before
+    the first `save`."""
 
     path: Path
     lines: list[str] = field(default_factory=list)
@@ -76,14 +76,14 @@ def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
             attrs.get("node", ""),
         )
         for trial in trials
-        # The fingerprint is written last: without it a trial was never handed out.
+        # The fingerprint is written last: a trial without one was never launched.
         if (attrs := trial.user_attrs).get("fingerprint") in candidates
     }
 
 
 class Journal:
-    """Optuna study driven by ask and tell, in a file from `save` on; `command_of` starts a
-    candidate's server."""
+    """Optuna study that is driven by `ask` and `tell`, and kept in a file from `save` on; the
+    servers' commands come from `command_of`."""
 
     def __init__(
         self,
@@ -104,11 +104,10 @@ class Journal:
             direction="maximize" if objective.maximises(spec.objective) else "minimize",
         )
         # Name the objective for optuna-dashboard, whose own function for that is not installed.
-        study_id = storage.get_study_id_from_name(spec.study)
-        storage.set_study_system_attr(study_id, "dashboard:objective_names", [spec.objective])
+        self._id = storage.get_study_id_from_name(spec.study)
+        storage.set_study_system_attr(self._id, "dashboard:objective_names", [spec.objective])
         self._storage = storage
-        self._id = study_id
-        self._begun: Counter[str] = Counter()
+        self._begun = Counter[str]()
 
     def add(self, launch: Launch | None) -> None:
         """Add the next trial as finished; None for a number without a launch."""
@@ -119,12 +118,11 @@ class Journal:
         self.tell(launch)
 
     def save(self) -> None:
-        """Write the trials over an earlier journal; later changes are written immediately."""
+        """Replace an earlier journal's file; from now on each change is written immediately."""
         self._backend.save()
 
     def ask(self, step: Step, candidate: Candidate) -> Trial:
-        """Start the trial of a step, a launch of this candidate, under the next number; an
-        interrupted one is launched again."""
+        """Start the trial of a step, a launch of this candidate, under the next number."""
         number = self._storage.get_n_trials(self._id)
         return Trial(
             number=number,
@@ -141,43 +139,35 @@ class Journal:
     def _begin(self, number: int, role: Role, one: Configuration, node: str) -> int:
         """Add a running trial; return how many launches its configuration had before."""
         fingerprint = one.fingerprint
-        params = {n: v for n, v in (*one.knobs.items(), (ENGINE, one.engine)) if v is not None}
-        named = {"node": node} if node else {}
-        names = {"number": number, "role": role.value, **named, "fingerprint": fingerprint}
-        values = {name: self._encoding.values.get(name, ()) for name in params}
+        params = {n: v for n, v in {**one.knobs, ENGINE: one.engine}.items() if v is not None}
+        values = self._encoding.values
         trial = create_trial(
             state=TrialState.RUNNING,
             params=params,
             distributions={
-                name: CategoricalDistribution([*dict.fromkeys([*values[name], value])])
+                name: CategoricalDistribution([*dict.fromkeys([*values.get(name, ()), value])])
                 for name, value in params.items()
             },
-            user_attrs=names,
+            user_attrs={
+                "number": number,
+                "role": role.value,
+                **({"node": node} if node else {}),
+                "fingerprint": fingerprint,
+            },
         )
         self._study.add_trial(trial)
         self._begun[fingerprint] += 1
         return self._begun[fingerprint] - 1
 
     def tell(self, launch: Launch) -> None:
-        """Report the outcome of a trial.
-
-        A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn
-        nothing from FAIL, which is what a measurement that says nothing of the configuration
-        becomes.
-        """
+        """Report the outcome of a trial; see `outcome_for_optuna`."""
         number = self._storage.get_trial_id_from_study_id_trial_number(self._id, launch.number)
         trial = optuna.Trial(self._study, number)
         scores = objective.scores_of(self._spec, launch.result)
         if scores.second_value is not None:
             trial.set_user_attr(self._spec.goals[-1], scores.second_value)
-        state = TrialState.FAIL
-        constraints = dict[str, float]()
-        if launch.result.broke:
-            state = TrialState.PRUNED
-            constraints = {STARTS: 1.0}
-        elif scores.value is not None:
-            state = TrialState.COMPLETE
-            constraints = {**scores.violations}
+        measured = scores.value is not None
+        state, constraints = outcome_for_optuna(launch.result.broke, measured, scores.violations)
         for name, violation in constraints.items():
             trial.set_constraint(name, violation)
         value = scores.value if state is TrialState.COMPLETE else None

@@ -1,5 +1,4 @@
-"""`CandidateSampler`: suggest valid candidates, none twice, by our Gaussian process or by Optuna's
-samplers."""
+"""`CandidateSampler`: suggest candidates, each once, by our Gaussian process or Optuna's samplers."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from .gp.kernels import Kernels
 from .history import History
 
 STARTS = "starts"
-"""Constraint of every trial that failed to run: violated, so that Optuna's samplers learn from
-it."""
+"""Constraint that a failed trial violates, by which Optuna's samplers learn from it."""
 
 _OPTUNA: Mapping[str, Callable[..., BaseSampler]] = {
     "tpe": TPESampler,
@@ -34,8 +32,8 @@ _OPTUNA: Mapping[str, Callable[..., BaseSampler]] = {
 
 
 class CandidateSampler:
-    """Suggest enumerated candidates: by our Gaussian process, or the nearest ones to an Optuna
-    sampler's choice.
+    """Suggest enumerated candidates: by our Gaussian process, or the nearest one to the suggestion
+    of an Optuna sampler.
 
     Args:
         kernels: the candidates, and the priors on them.
@@ -49,16 +47,14 @@ class CandidateSampler:
         self._seed = seed
 
     def suggest(self, history: History) -> Suggestion | None:
-        """Return the next candidate after a history, a pure function of it; None if no candidate
-        remains."""
+        """Return the next candidate, a pure function of the history; None if none remains."""
         if history.exhausted:
             return None
         if self._name == "gp":
             criterion = suggest if len(history.spec.goals) == 1 else suggest_front
             return criterion(self._kernels, history.adjusted(), len(history))
         encoding = self._kernels.encoding
-        # A space that is the same for every trial, so that a knob that is left unset has the value
-        # None.
+        # Give every trial the same space: a knob that is not set has the value None.
         space: dict[str, BaseDistribution] = {
             n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names
         }
@@ -76,25 +72,29 @@ def _trial(
     params: dict[str, Scalar],
     space: dict[str, BaseDistribution],
 ) -> FrozenTrial:
-    """Report a launch so that Optuna's samplers learn most: a failed start is pruned, with a
-    constraint."""
-    state = TrialState.FAIL
-    constraints = dict[str, float]()
-    if entry.pending:
-        state = TrialState.RUNNING
-    elif entry.broke:
-        state = TrialState.PRUNED
-        constraints = {STARTS: 1.0}
-    elif entry.measured:
-        state = TrialState.COMPLETE
-        constraints = {slo: beyond for slo, beyond in entry.violations.items() if slo in slos}
+    """Return a launch as a trial of Optuna, with the violations of these SLOs."""
+    violations = {slo: excess for slo, excess in entry.violations.items() if slo in slos}
+    state, constraints = outcome_for_optuna(entry.broke, entry.measured, violations)
     return create_trial(
-        state=state,
+        state=TrialState.RUNNING if entry.pending else state,
         value=entry.score,
         constraints=constraints,
         params=params,
         distributions=space,
     )
+
+
+def outcome_for_optuna(
+    broke: bool, measured: bool, violations: Mapping[str, float]
+) -> tuple[TrialState, dict[str, float]]:
+    """Return a finished launch's state and constraints in Optuna.
+
+    A configuration that failed is PRUNED with a violated constraint, as Optuna's samplers learn
+    nothing from FAIL. FAIL is a launch without information about its configuration.
+    """
+    if broke:
+        return TrialState.PRUNED, {STARTS: 1.0}
+    return (TrialState.COMPLETE, {**violations}) if measured else (TrialState.FAIL, {})
 
 
 def check_installed(name: str) -> None:

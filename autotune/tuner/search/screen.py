@@ -1,14 +1,14 @@
-"""Screen candidates by launches with random weights: they start sooner, and give only a rank.
+"""Screen candidates by launches with random weights, which start sooner and give only a rank.
 
-The difference of a candidate's two scores, with random weights and with its own, has a mean over
-all candidates, and a part for each engine and each layout. Both are learned with the candidates'
-scores, as covariance that the launches with random weights share (`shared`). So they rank
-candidates, and the level is that of the launches with weights.
+A candidate's score with random weights differs from its score with real weights. The model takes
+this difference as a mean over all candidates plus an effect of each engine and each layout, and
+learns it as a covariance among the launches with random weights (`shared`). So these launches rank
+candidates; the level comes from the launches with real weights.
 
-A control comes first, unless the baseline starts too soon for that: it and one candidate of another
-layout are launched both ways. Later, every few launches, one that has random weights is launched
-with its own: of each layout, then the best. Where layouts differ too much to rank, or starts too
-little to pay, all further launches have their weights.
+The first launches are a control: the baseline and one candidate of another layout run with random
+and with real weights. If the baseline starts quickly anyway, nothing is screened. Later, every few
+launches, a screened candidate is checked with real weights: one of each layout, then the best one.
+Screening ends for good if layouts differ too much for a ranking, or if the starts save too little.
 """
 
 from __future__ import annotations
@@ -32,40 +32,36 @@ from .entry import Entry, by_position
 from .spread import LAUNCH_NOISE
 
 CONTROLS = 2
-"""Candidates launched both ways before launches with random weights are trusted."""
+"""Candidates with both kinds of launches before random weights are trusted."""
 CHECKS, KNOWN = (2, 4), 0.06
-"""Launches with random weights between two with real ones: the second value where `Screen.layouts`
-< `KNOWN`."""
+"""Launches with random weights between two checks; the second value if `Screen.layouts` <
+`KNOWN`."""
 START_S = 120.0
 """Seconds of a start without the reading of weights; vLLM's and SGLang's ``start_s`` in their
 simulator.yaml."""
 BADLY, FEW = (0.12, 0.095), 4
-"""Limits of `Screen.layouts` for ranks to be used: the second holds from `FEW` candidates launched
-both ways on."""
+"""Largest `Screen.layouts` with which ranks are used; the second value from `FEW` candidates with
+both kinds of launches on."""
 WORTH, FAILED = 0.85, 2
-"""Largest ratio of the duration of a launch with random weights to one with real weights; failures
-of an engine with random weights, of candidates that ran with real ones, after which it has no more
-such launches."""
+"""Largest duration of a launch with random weights, as a ratio to one with real weights; and the
+failures after which an engine gets no more random weights, of candidates that ran with real ones."""
 RESERVE = 1
-"""Launches with real weights, before the finals, of the best candidate that has had random weights
-alone."""
+"""Launches kept before the finals to check the best candidate that had only random weights."""
 _OVERALL, _EXPERTS, _ENGINE, _OWN = 0.3, 0.2, 0.05, 0.01
-"""Standard deviations of the difference: over all candidates; of experts that are spread over many
-GPUs, on which real tokens fall unevenly; and the parts of an engine and a candidate. They are
-choices."""
+"""Standard deviations of the difference: of its mean over all candidates; of the effect of experts
+on many GPUs, where real tokens are routed unevenly; of the effects of an engine and of a candidate.
+They are choices."""
 _LAYOUT = {0.03: 0.3, 0.06: 0.3, 0.12: 0.2, 0.24: 0.1, 0.48: 0.1}
-"""Prior of the standard deviation of a layout's part: its value to its probability, a choice as
-well."""
+"""Prior of the standard deviation of a layout's effect: value to probability. It is a choice."""
 
 
 @frozen
 class Screen:
-    """Results so far of the launches with random weights.
+    """Results of the launches with random weights so far.
 
     Attributes:
-        layouts: standard deviation of the layouts' parts; 0 until launches with random weights are
-            `trusted`.
-        over: why no more launches have random weights; empty while they may.
+        layouts: standard deviation of the layouts' effects; 0 until random weights are `trusted`.
+        over: why screening has ended; empty while it goes on.
     """
 
     layouts: float = 0.0
@@ -79,17 +75,17 @@ class Screen:
 def screen_of(
     candidates: Sequence[Candidate], entries: Sequence[Entry], screened: Sequence[Entry]
 ) -> Screen:
-    """Judge the measured launches among `screened`, with random weights, by those of the same
-    candidates with real ones."""
+    """Compare the launches with random weights, `screened`, with those of the same candidates with
+    real weights."""
     entries, screened = ([e for e in rows if e.measured] for rows in (entries, screened))
     full = by_position(entries)
     random_weights = by_position(screened)
     both = [p for p in random_weights if p in full]
-    # The second start of a command finds its kernels compiled: one with random weights is shorter
-    # for that as well.
+    # Prefer pairs whose first launch had random weights: the second start of a command is shorter,
+    # because its kernels are compiled.
     timed = [p for p in both if random_weights[p][0].number < full[p][0].number] or both
     took = [[fmean(e.seconds for e in rows[p]) for rows in (full, random_weights)] for p in timed]
-    # Before the control: the first launch as it was, and as expected if it read no weights.
+    # Before the control take the first launch, and the same without the reading of its weights.
     took = took or [[e.seconds, e.seconds - max(0.0, e.start_s - START_S)] for e in entries][:1]
     full_s, random_s = map(fmean, zip(*took, strict=True)) if took else (0.0, 0.0)
     if random_s > WORTH * full_s:
@@ -118,8 +114,8 @@ def screen_of(
 
 
 class Ranked(NamedTuple):
-    """One complete launch with random weights: its layout (`layout_of`), and `Screen.layouts` as
-    the model uses it."""
+    """One measured launch with random weights: its layout (`layout_of`), and the `Screen.layouts`
+    of the study."""
 
     position: int
     score: float
@@ -130,21 +126,21 @@ class Ranked(NamedTuple):
 def shared(rows: Sequence[Ranked]) -> Floats:
     """Return the covariance of the effect of random weights on scores, shape ``(rows, rows)``."""
 
-    def alike(names: Sequence[object]) -> Floats:
-        return floats([[a == b for b in names] for a in names])
+    def equal(values: Sequence[object]) -> Floats:
+        return floats([[a == b for b in values] for a in values])
 
-    spread_experts = np.array([1.0 - 1.0 / max(1.0, float(one.layout[-1] or 1)) for one in rows])
-    found = (
+    remote_experts = np.array([1.0 - 1.0 / max(1.0, float(one.layout[-1] or 1)) for one in rows])
+    return floats(
         _OVERALL**2
-        + _EXPERTS**2 * np.outer(spread_experts, spread_experts)
-        + _ENGINE**2 * alike([one.layout[0] for one in rows])
+        + _EXPERTS**2 * np.outer(remote_experts, remote_experts)
+        + _ENGINE**2 * equal([one.layout[0] for one in rows])
+        + _OWN**2 * equal([one.position for one in rows])
+        + rows[0].layouts ** 2 * equal([one.layout for one in rows])
     )
-    found += _OWN**2 * alike([one.position for one in rows])
-    return floats(found + rows[0].layouts ** 2 * alike([one.layout for one in rows]))
 
 
 def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
-    """Return the engine of a configuration and its distribution over GPUs."""
+    """Return a configuration's engine and its numbers of ranks, expert parallelism last."""
     return (
         configuration.engine,
         *(configuration.knobs.get(name) for name in (*RANKS, "expert_parallel")),
@@ -152,10 +148,10 @@ def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
 
 
 class Observations(NamedTuple):
-    """Hold the scores from which the model learns.
+    """The scores from which the model learns.
 
     Attributes:
-        measured: position of the candidate and score, of launches with real weights.
+        measured: candidate's position and score of each launch with real weights.
         ranked: launches with random weights, which only rank candidates.
     """
 
@@ -171,7 +167,7 @@ class Observations(NamedTuple):
         return [*(s for _, s in self.measured), *(one.score for one in self.ranked)]
 
     def extra_covariance(self, step: float) -> Floats:
-        """Return the covariance beyond the noise of launches, shape ``(rows, rows)``: of a load
+        """Return the covariance in addition to the launch noise, shape ``(rows, rows)``: of a load
         search's `step`, and of random weights."""
         known = len(self.measured)
         extra = step**2 * np.eye(known + len(self.ranked))
@@ -182,12 +178,12 @@ class Observations(NamedTuple):
 
 @dataclass(frozen=True)
 class Screening:
-    """Decide which launches of a study have random weights, and what they show.
+    """The screening of one study: which launches get random weights, and their results.
 
     Attributes:
-        engines: those whose launches may have random weights.
+        engines: whose launches may have random weights.
         entries: launches with real weights.
-        screened: launches with random ones.
+        screened: launches with random weights.
     """
 
     engines: Collection[str]
@@ -197,7 +193,7 @@ class Screening:
 
     @cached_property
     def result(self) -> Screen:
-        """Return the results so far; over if the study has no such launches."""
+        """Return the results so far; `Screen.over` if the study screens nothing."""
         if not self.engines:
             return Screen(over="not asked for")
         last = max((e.number for e in self.screened if e.measured), default=-1)
@@ -211,22 +207,22 @@ class Screening:
 
     @property
     def ended(self) -> str:
-        """Return why no more launches have random weights, after some had; else empty."""
+        """Return why screening has ended after it had begun; else empty."""
         return self.result.over if self.screened else ""
 
     @property
     def useless(self) -> int:
-        """Return the launches that rank nothing, which take none of the budget."""
+        """Return the number of launches without a usable rank, which do not count for the budget."""
         return len(self.screened) if self.result.over else 0
 
     @property
     def reserve(self) -> int:
-        """Return the launches to keep for `unchecked` candidates before the finals."""
+        """Return the number of launches to keep for `unchecked` candidates before the finals."""
         return RESERVE if self.result.trusted else 0
 
     @property
     def share(self) -> str:
-        """Return the share of the launches that had random weights, in brackets; empty for none."""
+        """Return in brackets how many launches had random weights; empty for none."""
         if not self.screened:
             return ""
         count = len(self.screened)
@@ -235,7 +231,7 @@ class Screening:
 
     @cached_property
     def ranked(self) -> tuple[Ranked, ...]:
-        """Return the launches that the search uses."""
+        """Return the launches with random weights whose ranks the search uses."""
         return tuple(
             Ranked(e.position, e.score, self._layout(e.position), self.result.layouts)
             for e in self.screened
@@ -244,31 +240,30 @@ class Screening:
 
     @property
     def used(self) -> frozenset[int]:
-        """Return the candidates that need no other launch with random weights."""
+        """Return the candidates that get no further launch with random weights."""
         running = (e.position for e in self.screened if e.pending)
         return frozenset((*running, *(one.position for one in self.ranked)))
 
     def role(self, position: int, usual: Role) -> Role:
-        """Return the role of a candidate's launch in the search."""
+        """Return the role of a candidate's launch in the search: to be screened, or the usual one."""
         return Role.RANDOM_WEIGHTS if self.result.trusted and self._may(position) else usual
 
     def unchecked(self, but: Collection[object] = ()) -> list[int]:
-        """Return the candidates known by their rank alone, those of no layout in `but` if there are
-        any."""
+        """Return the candidates that had only random weights; if possible only those of layouts
+        outside `but`."""
         new = [one for one in self.ranked if one.position not in self._full]
-        return [one.position for one in new if one.layout not in but] or [
-            one.position for one in new
-        ]
+        new = [one for one in new if one.layout not in but] or new
+        return [one.position for one in new]
 
     def next(
         self, challengers: Sequence[int], best: Callable[[list[int]], int]
     ) -> tuple[Role, int] | None:
-        """Return role and candidate of a launch for comparison: the control, or the `best` with its
-        own weights."""
+        """Return role and candidate of the next launch that tests the ranks: of the control, or the
+        `best` screened candidate with real weights."""
         base = self.candidates.baseline
         full = self._full
         random_weights = {e.position: e for e in self.screened}
-        # The failure may come from the random weights: try the real ones.
+        # A failure may come from the random weights: try the real ones.
         for position, entry in random_weights.items():
             if not (entry.pending or entry.measured or position in full):
                 return Role.SEARCH, position
@@ -276,7 +271,7 @@ class Screening:
             return None
         if base not in random_weights and self._ran(base) and self._may(base):
             return Role.RANDOM_WEIGHTS, base
-        # The layouts that were launched both ways, or failed.
+        # The layouts that had both kinds of launches, failed ones included.
         both = {self._layout(p) for p in random_weights if p in full}
         if not self.result.trusted:
             others = (p for p in challengers if self._may(p) and self._layout(p) not in both)
@@ -298,13 +293,12 @@ class Screening:
         return layout_of(self.candidates.items[position].configuration)
 
     def _may(self, position: int) -> bool:
-        """Return whether a candidate may have random weights: its engine can, and failed fewer than
-        `FAILED` times so."""
-        items = self.candidates.items
+        """Return whether a candidate may have random weights: its engine supports them, and failed
+        with them fewer than `FAILED` times."""
         failed = [
-            items[e.position].configuration.engine
+            self._layout(e.position)[0]
             for e in self.screened
             if not (e.pending or e.measured) and self._ran(e.position)
         ]
-        engine = items[position].configuration.engine
+        engine = self._layout(position)[0]
         return engine in self.engines and failed.count(engine) < FAILED

@@ -1,7 +1,7 @@
-"""`Study`: ask for the next launch, launch it, tell the result; two files in the study's folder.
+"""`Study`: ask for the next launch, make it, tell its result; two files in the study's folder.
 
-What is done next depends on the finished launches and on those that are under way alone (`plan`),
-so a study that was killed makes the very same decisions as an undisturbed one.
+The next decision depends only on the finished and the running launches (`plan`), so a study that
+was killed and resumed makes the same decisions as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -50,26 +50,25 @@ _PHASES = {
     Role.CONTROL: "control run",
     Role.RANDOM_WEIGHTS: "search, with random weights",
 }
-
-
+"""Phase of a study in words, by the role of the latest launch."""
 _NEAR = 3
-"""Best launched configurations near which there are more candidates."""
+"""Best launched configurations whose neighbours (`CandidateSet.near`) become candidates."""
 
 
 class Study:
     """Study in a folder: a new one, or an existing one, which continues.
 
     Args:
-        folder: of this study alone; made when it does not exist.
-        candidates: must be the same, in the same order, when a study is resumed.
-        command_of: how a candidate's server is started.
-        priors: what is believed of the candidates; trust in each is learned.
-        priors_of: what the same sources believe of further candidates (`CandidateSet.growth`).
-        recorded: launches that are made again, in their order; none: the search decides.
+        folder: the study's own; it is created if it does not exist.
+        candidates: the same ones, in the same order, for every resume of the study.
+        command_of: returns the command of a candidate's server.
+        priors: predictions for the candidates; the weight of each is learned.
+        priors_of: predicts further candidates from the same sources (`CandidateSet.growth`).
+        recorded: launches to be replayed in their order; empty if the search decides.
 
     Attributes:
         stop_reason: why the study has ended; empty while it goes on.
-        phase: what the latest launch is for, in words.
+        phase: purpose of the latest launch, in words.
 
     Raises:
         StudyLocked: another process has the study open.
@@ -139,18 +138,17 @@ class Study:
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         """Return the next launch; None if the study has ended, or must wait for running trials.
 
-        Trials that were interrupted come first, under their numbers. One that was bound to a node
-        waits for it there; where that is gone it may run on any, and counts for that one.
+        Interrupted trials come first, under their numbers. One that was bound to a node waits for
+        that node; if the node is gone, it may run on any.
 
         Args:
-            nodes: the executor's nodes that may run it, best only those where it could begin at
-                once: `Trial.node` of what is asked is one of them, or empty. No nodes: one place
-                without a name.
-            busy: those on which it would have to wait: only a launch that was interrupted there is
-                asked for them.
+            nodes: the executor's nodes on which a launch could begin at once; `Trial.node` of the
+                returned trial is one of them, or empty. No nodes: one place without a name.
+            busy: nodes on which a launch would have to wait; only trials that were interrupted
+                there are returned for them.
         """
         if self._interrupted:
-            # First the trials that can begin, on their own nodes before others take these.
+            # First the trials whose own node is free, before others take it.
             trial = min(
                 self._interrupted, key=lambda t: (t.node not in nodes, bool(t.node), t.node in busy)
             )
@@ -193,14 +191,13 @@ class Study:
     def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """Explain the contribution of each knob of the winner, and the knobs without effect.
 
-        `no_effect_of` tells what on a launch's command is known to have no effect without measuring
-        it.
+        `no_effect_of` returns the settings of a launch's command that are known to have none.
         """
         history = self._opened(self.launches).adjusted()
         kernels = self._beliefs.of(history.candidates)
         judgement = judge(history)
         with one_thread():
-            # Effects of knobs are measured with real weights; all launches rank what may be better.
+            # Knobs' effects come from launches with real weights; all launches predict candidates.
             alone = model_of(kernels, history.without_ranks(), THOROUGH)
             found = explain(history, self.launches, alone, judgement, no_effect_of)
             model = model_of(kernels, history)
@@ -229,7 +226,7 @@ class Study:
 
     @property
     def changes(self) -> Sequence[str]:
-        """Return findings from launches that change how the others are made."""
+        """Return why nodes are no longer shared, and why random weights are no longer used."""
         return self._history(self.launches, self._pending.values()).changes
 
     def close(self) -> None:
@@ -237,7 +234,7 @@ class Study:
         self._lock.release()
 
     def _opened(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
-        """Return the history of launches with the candidates near the best of them."""
+        """Return the history of launches, its candidates extended by those near the best."""
         history = self._history(launches, pending)
         best = history.adjusted().best(_NEAR) if self._recorded is None else []
         candidates = history.candidates.near(history.configuration(p) for p in best)
@@ -265,14 +262,14 @@ class Study:
             ) from None
 
     def _take_up(self, begun: dict[int, Step]) -> None:
-        """Write the journal again from the rows; unfinished trials are started again under their
+        """Write the journal again from the rows, and start unfinished trials again under their
         numbers.
 
-        Where a lost journal leaves a number without either, it is decided again from the launches
-        before it.
+        A number that is in neither, because the journal was lost, is decided again from the
+        launches before it.
         """
         rows = {launch.number: launch for launch in self._results.launches}
-        # Without the rows before it, an unfinished trial is decided again: rows were lost.
+        # Behind a lost row, decide unfinished trials again.
         gap = next(number for number in count() if number not in rows and number not in begun)
         begun = {number: step for number, step in begun.items() if number < gap}
         for number in range(max([*rows, *begun], default=-1) + 1):
