@@ -9,6 +9,8 @@ known, so is what a study should say.
   configurations, and with 36 that the shipped sampler chooses from.
 - ``gain``: one configuration is better than the baseline by so much: how many studies say `better`.
   Of two (the budget is the baseline, the challenger and so many launches more), and of 24.
+- ``small space``: 16 configurations, all of which 40 launches can try, equal or one of them truly
+  better by 10 %: how many studies find it, and recommend it as `better`.
 - ``spread``: 36 configurations whose true gains are spread about the baseline's by 5 %, or by 20 %
   in the sampler's own terms: how many of the 95 % intervals, of the finalist and of the winners
   called better, cover its true gain; and how much the recommended configuration falls short of the
@@ -123,7 +125,7 @@ def by_knobs(sd: float) -> Truth:
 
 
 def space(count: int) -> CandidateSet:
-    """Configurations of one engine: 2, 24 or 36 from a small grid."""
+    """Configurations of one engine: the first of a small grid of 36."""
     sizes, batches, layouts, kinds = (2048, 8192, 16384), (64, 256, 1024), (1, 8), ("auto", "fp8")
     knobs = ("max_batched_tokens", "max_running_requests", "data_parallel", "kv_cache_dtype")
     grid = [
@@ -234,6 +236,11 @@ def report(scenario: Scenario, played: Sequence[Played], seconds: float) -> None
         f"{scenario.name}: {scenario.candidates} candidates, budget {scenario.launches}, noise {scenario.noise:.0%}"
     )
     print(f"  better     {rate(better, len(played))}")
+    best = [p.judgement.winner == p.truth.argmax() for p in played]
+    found = sum(
+        hit and p.judgement.verdict is Verdict.BETTER for hit, p in zip(best, played, strict=True)
+    )
+    print(f"  found      {rate(found, len(played))}")
     print(f"  covered    {covered(played, False)}; of better {covered(played, True)}")
     print(
         f"  regret     mean {100 * regrets.mean():.2f} %, 90th percentile {100 * np.quantile(regrets, 0.9):.2f} %"
@@ -267,6 +274,8 @@ def scenarios() -> list[Scenario]:
         Scenario(f"drift {d:+.0%}", n, 30, 0.03, equal, d)
         for n, d in ((2, -0.1), (2, -0.3), (2, 0.1), (2, 0.3))
     ]
+    found.append(Scenario("small space, +10 %", 16, 40, 0.03, one_better(0.10), studies=100))
+    found += [Scenario("small space, equal", 16, 40, noise, equal) for noise in (0.03, 0.1)]
     return found
 
 

@@ -92,12 +92,21 @@ def search_ends(history: History, budget: int) -> int:
     """Return the number of launches before the finals; repeats and controls so far count against
     the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
-    more = history.screening.reserve
-    if history.spec.explain == "measured" or history.spec.by_load:
-        more += int(EXPLAINED * budget)
-    return before_finals(
-        budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)) + more
-    )
+    finals = max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again))
+    return before_finals(budget, finals + _kept_back(history, budget))
+
+
+def repeats_end(history: History, budget: int) -> int:
+    """Return the number of launches after which the search repeats no candidate: all that the finals
+    may need is left."""
+    return before_finals(budget, RESERVE + _kept_back(history, budget))
+
+
+def _kept_back(history: History, budget: int) -> int:
+    """Return the launches kept for candidates known by rank, and for the winner without its
+    settings or with other numbers of drafted tokens."""
+    explained = history.spec.explain == "measured" or history.spec.by_load
+    return history.screening.reserve + (int(EXPLAINED * budget) if explained else 0)
 
 
 def lead(history: History) -> tuple[float, float]:

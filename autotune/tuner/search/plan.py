@@ -3,7 +3,9 @@
 The order is baseline, a vendor's recipe, search, finals, then the winner without settings that are
 in doubt. Baseline and recipe alone have a fixed place. The search launches what the sampler expects
 most of, and the baseline now and then while the lead may be noise or drift; it ends when it expects
-less than a stated gain, and leaves the finals what they need.
+less than a stated gain, and leaves the finals what they need. Where it can afford every candidate it
+launches every one, whatever the model expects, and then the best ones again while noise may have
+decided their order: a model of knobs knows no effect that one candidate alone has.
 
 With several nodes the baseline is launched once on each, later ones too, before anything else runs
 there as far as can be told. Nothing more runs on a node that is off. Pairs of the finals run side
@@ -13,6 +15,7 @@ launches for the finals.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,14 +23,22 @@ from functools import partial
 import numpy as np
 
 from autotune.base import frozen
-from autotune.base.arrays import descending, ints
+from autotune.base.arrays import ints
 from autotune.engines.failure import without_numbers
 
 from ..study.recommendation import Verdict
 from ..study.spec import is_alone, may_share_node
 from ..trial import Launch, Role
 from .acquisition import GAIN, model_of, p_feasible
-from .budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
+from .budget import (
+    LEAST_FINALS,
+    LUCK,
+    before_finals,
+    capacity,
+    repeats_end,
+    search_ends,
+    usable_nodes,
+)
 from .decide import drafts, finals, simplify
 from .decide.sequential_test import Outcome, outcome
 from .decide.verdict import judge
@@ -48,6 +59,8 @@ as many for out of memory, which many knobs influence."""
 SURE = 0.9
 """Odds of starting and meeting the limits of a command that never ran, for finals that cannot
 afford a failure."""
+MOST_REPEATS = 3
+"""Launches in the search of a candidate whose order with the best noise may have decided."""
 WITHOUT_BASELINE = 2
 """Launches of a finalist whose baseline cannot run: they only show that it runs again."""
 
@@ -139,7 +152,7 @@ class Plan:
             node = finals.next_node(history, places) if contested and step is None else None
             if node is not None:
                 return Step(Role.CONTROL, history.baseline, node)
-            step = step or self._searched(history, contested)
+            step = step or self._searched(history, contested, budget) or _repeat(history, budget)
         return step or self._after_search(history, budget, places)
 
     def _recipe(self, history: History, budget: int) -> Step | None:
@@ -164,11 +177,14 @@ class Plan:
         means = model_of(self._kernels, history.adjusted()).mean(ints(positions))
         return positions[int(means.argmax())]
 
-    def _searched(self, history: History, contested: bool) -> Step | None:
-        """Return the sampler's suggestion; None if it is not worth a launch."""
+    def _searched(self, history: History, contested: bool, budget: int) -> Step | None:
+        """Return the sampler's suggestion; None if it is not worth a launch and the search cannot
+        afford all candidates."""
         suggestion = self._sampler.suggest(history)
         candidates = history.candidates
-        if suggestion is None or (contested and suggestion.little and len(history) >= LEAST_SEARCH):
+        affords_all = history.searchable.sum() <= search_ends(history, budget) - len(history)
+        early = contested and not affords_all and len(history) >= LEAST_SEARCH
+        if suggestion is None or (early and suggestion.little):
             return None
         position = suggestion.position
         start = Role.START if position in candidates.starts else Role.SEARCH
@@ -237,17 +253,19 @@ class Plan:
         """Return a leader's command without coin tosses; spare: the finals can afford a failed
         start."""
         least = LIKELY if spare else SURE
+        model = model_of(self._kernels, scores, THOROUGH)
+        known = estimates(model, scores) if scores.exhausted else {}
 
         def likely(position: int) -> bool:
+            if position in known:
+                return known[position] > known[leader] - simplify.LEAST_EFFECT
             rows = ints([position])
             return (
                 scores.feasible(position)
                 or float(p_feasible(self._kernels, scores, rows)[0]) >= least
             )
 
-        return simplify.drop_coin_tosses(
-            scores, model_of(self._kernels, scores, THOROUGH), leader, likely
-        )
+        return simplify.drop_coin_tosses(scores, model, leader, likely)
 
     def _open(self, history: History, finalist: int) -> bool:
         """Return whether the finals are undecided about a finalist."""
@@ -308,26 +326,31 @@ class Plan:
 
 
 def leaders_of(model: Posterior, history: History) -> list[int]:
-    """Return the challengers, the best first: by the model's mean, and by their own launches if
-    these show more.
+    """Return the challengers, the best first by `estimates`."""
+    found = estimates(model, history)
+    return sorted(found, key=lambda p: -found[p])
+
+
+def estimates(model: Posterior, history: History) -> dict[int, float]:
+    """Return the expected score of each challenger: the model's mean, and its own launches if these
+    show more.
 
     The mean shrinks lucky launches. What the model takes for noise beyond the spread of a launch is
-    an effect of the candidate's own.
+    an effect of the candidate's own. Where every candidate was launched, its standard deviation is
+    at least that of a launch.
     """
     if not (positions := history.challengers):
-        return []
+        return {}
     means = model.mean(ints(positions))
     spread = history.spread
     variance = (
         spread.sd if spread.degrees >= FEW_DEGREES else max(LAUNCH_NOISE, history.step)
     ) ** 2
-    own = max(0.0, model.noise**2 - variance)
+    own = max(variance * history.exhausted, model.noise**2 - variance)
     scores = [history.scores(position) for position in positions]
     known = np.array([own / max(own + variance / len(mine), 1e-12) for mine in scores])
-    return [
-        positions[i]
-        for i in descending(means + known * (np.array([mean(mine) for mine in scores]) - means))
-    ]
+    found = means + known * (np.array([mean(mine) for mine in scores]) - means)
+    return dict(zip(positions, found.tolist(), strict=True))
 
 
 def _cause_of_all(history: History) -> str | None:
@@ -408,6 +431,29 @@ def _again(history: History) -> Step | None:
     base = history.baseline
     ran = history.candidates.alone and history.scores(base) and not history.broke(base)
     return Step(Role.BASELINE, base) if ran and not history.pending else None
+
+
+def _repeat(history: History, budget: int) -> Step | None:
+    """Return another launch of a candidate whose order with the best noise may have decided, once
+    every candidate was launched; None if there is none, or the finals need the rest.
+
+    The first is that of the highest upper bound, a standard error above its mean.
+    """
+    if not history.exhausted or len(history) >= repeats_end(history, budget):
+        return None
+    scores = history.adjusted()
+    sd = scores.spread.sd
+    known = {
+        p: (mean(mine), sd**2 / len(mine)) for p in scores.challengers if (mine := scores.scores(p))
+    }
+    best, variance = max(known.values(), default=(0.0, 0.0))
+    close = {
+        p: score + math.sqrt(own)
+        for p, (score, own) in known.items()
+        if best - score <= LUCK * math.sqrt(own + variance)
+    }
+    few = [p for p in close if len(history.at(p)) < MOST_REPEATS] if len(close) > 1 else []
+    return Step(Role.SEARCH, max(few, key=close.__getitem__)) if few else None
 
 
 def _unmeasured_prediction(history: History) -> Step | None:

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.base.evidence import Evidence
+from autotune.engines.command import Configuration
 from autotune.engines.enumeration import CandidateSet
 from autotune.engines.failure import Failure, FailureKind
 from autotune.tuner.recommend import recommend
@@ -154,6 +156,31 @@ def test_a_finalist_and_the_baseline_take_turns_on_fresh_launches() -> None:
 def test_the_baseline_is_launched_again_in_a_long_search() -> None:
     made, _ = run(make_spec(noise=0.03, launches=36, sampler="random"), SMALL, flat)
     assert [x.trial.number for x in made if x.trial.role is Role.CONTROL] == [10, 20]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_search_that_can_afford_every_candidate_launches_every_one_and_the_best_again(
+    seed: int,
+) -> None:
+    """One of 12 is 10 % faster, by no knob: the model expects nothing of what it did not launch."""
+    twelve = CandidateSet(SMALL.items[:12], 0)
+    best = twelve.items[1 + 4 * seed].fingerprint
+
+    def throughput(configuration: Configuration) -> float:
+        return 1100.0 if configuration.fingerprint == best else 1000.0
+
+    spec = make_spec(noise=0.03, launches=34, seed=seed)
+    made, reason = run(spec, twelve, throughput)
+    search = [x.trial.configuration.fingerprint for x in made if x.trial.role is not Role.FINAL]
+    assert set(search) == {item.fingerprint for item in twelve.items}
+    again = Counter(search)
+    assert max(again[item.fingerprint] for item in twelve.items[1:]) in (2, 3)
+    assert [x.trial.role for x in made].index(Role.FINAL) <= 34 - 12
+    found = recommend(spec, twelve, made, (), reason)
+    assert (found.verdict, found.recommended and found.recommended.fingerprint) == (
+        Verdict.BETTER,
+        best,
+    )
 
 
 def test_one_candidate() -> None:
