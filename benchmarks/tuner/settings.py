@@ -3,9 +3,9 @@
     python benchmarks/tuner/settings.py [--model ID] [--hardware h200] [--budgets 6 8 12 30] [--seeds 10]
     [--json FILE] python benchmarks/tuner/settings.py --read BEFORE AFTER
 
-Whole studies of the simulated node. Counted in each recommended command: its settings, those whose
-odds of adding anything are below 0.6 by the report's own table, and those that the simulator does
-not read. The truth of a command is its objective without noise; its regret is what that falls short
+Whole studies of the simulated node. Counted in each recommended command: its settings, those that
+are unlikely to help by the report's own table (a mean below 0.5 % or odds below 0.5), and those that
+the simulator does not read. The truth of a command is its objective without noise; its regret is what that falls short
 of the best that any study recommended and of the best of the ``--simulate`` candidates that the
 fast prediction has in front. ``--read`` prints what several runs wrote side by side, over the seeds
 that all have, with one best for all of them.
@@ -93,7 +93,7 @@ def row_of(task: tuple[int, int]) -> dict[str, Any]:
         "value": truth(prepared, spec.model_copy(update={"seed": 0}), candidate),
         "command": chosen.command,
         "settings": len(space.without(candidate.configuration)),
-        "doubtful": [f"{one.knob} {one.odds:.2f}" for one in rows if one.coin_toss],
+        "doubtful": [f"{one.knob} {one.odds:.2f}" for one in rows if one.unlikely],
         "unread": [name for one in rows for name in one.knob.split("+") if name not in read],
         "seconds": round(perf_counter() - began_s, 1),
     }

@@ -26,6 +26,7 @@ from autotune.base.arrays import Ints, descending, ints
 from autotune.engines import Scalar
 
 from ..study.recommendation import (
+    LEAST_EFFECT,
     Contribution,
     Explanation,
     LearnedFigure,
@@ -36,7 +37,7 @@ from ..study.recommendation import (
 from ..trial import Launch, Trial
 from . import equivalents
 from .acquisition import expected_improvement, model_of, p_feasible, shortlist
-from .decide.simplify import LEAST_EFFECT, ablations, default_knobs
+from .decide.simplify import ablations, default_knobs
 from .decide.verdict import Gain, Judgement
 from .gp.kernels import Kernels
 from .gp.posterior import THOROUGH, Posterior

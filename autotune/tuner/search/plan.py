@@ -26,7 +26,7 @@ from autotune.base import frozen
 from autotune.base.arrays import ints
 from autotune.engines.failure import without_numbers
 
-from ..study.recommendation import Verdict
+from ..study.recommendation import LEAST_EFFECT, Verdict
 from ..study.spec import is_alone, may_share_node
 from ..trial import Launch, Role
 from .acquisition import GAIN, model_of, p_feasible
@@ -243,29 +243,29 @@ class Plan:
         # A pair is left where the first launch, of a command that never ran, fails.
         spare = capacity(history) - len(searched) >= LEAST_FINALS
         for leader in leaders:
-            for position in (self._without_coin_tosses(scores, leader, spare), leader):
+            for position in (self._without_unlikely(scores, leader, spare), leader):
                 tested = history.canonical(position)
                 if tested != history.baseline and not finals.eliminated(history, tested):
                     return tested
         return None
 
-    def _without_coin_tosses(self, scores: History, leader: int, spare: bool) -> int:
-        """Return a leader's command without coin tosses; spare: the finals can afford a failed
-        start."""
+    def _without_unlikely(self, scores: History, leader: int, spare: bool) -> int:
+        """Return a leader's command without settings that are not expected to help; spare: the
+        finals can afford a failed start."""
         least = LIKELY if spare else SURE
         model = model_of(self._kernels, scores, THOROUGH)
         known = estimates(model, scores) if scores.exhausted else {}
 
         def likely(position: int) -> bool:
             if position in known:
-                return known[position] > known[leader] - simplify.LEAST_EFFECT
+                return known[position] > known[leader] - LEAST_EFFECT
             rows = ints([position])
             return (
                 scores.feasible(position)
                 or float(p_feasible(self._kernels, scores, rows)[0]) >= least
             )
 
-        return simplify.drop_coin_tosses(scores, model, leader, likely)
+        return simplify.drop_unlikely(scores, model, leader, likely)
 
     def _open(self, history: History, finalist: int) -> bool:
         """Return whether the finals are undecided about a finalist."""

@@ -366,9 +366,11 @@ class FrontPoint(Choice, Evidenced):
     evidence_of: Evidence | None = None
 
 
-COIN_TOSS = 0.6
-"""Odds of a gain below which a command should omit a setting: nobody installs a library for a coin
-toss."""
+LEAST_EFFECT = 0.005
+"""Least gain of a setting, score units: 0.5 %."""
+LEAST_ODDS = 0.5
+"""Odds of that gain below which a setting leaves the command; it also leaves where the expected gain
+is smaller."""
 
 
 class Contribution(_Value):
@@ -394,13 +396,14 @@ class Contribution(_Value):
     measured_on: str
 
     @property
-    def coin_toss(self) -> bool:
-        """True if the setting probably has no gain but was launched too rarely to drop it; never
+    def unlikely(self) -> bool:
+        """True if the setting is not expected to help but was launched too rarely to drop it; never
         for an engine."""
         return (
             self.knob != "engine"
             and self.needed_to is None
-            and (1.0 if self.odds is None else self.odds) < COIN_TOSS
+            and self.odds is not None
+            and (self.odds < LEAST_ODDS or (self.gain_percent or 0.0) < 100 * LEAST_EFFECT)
         )
 
 

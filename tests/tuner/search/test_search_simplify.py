@@ -15,17 +15,16 @@ from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.tuner.search.decide.simplify import (
     ablations,
-    drop_coin_tosses,
+    drop_unlikely,
     drop_unproven,
+    gains_of_settings,
     next_without,
-    odds_shown,
     subsets_towards_default,
 )
 from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import History
-from autotune.tuner.study.recommendation import COIN_TOSS
 from autotune.tuner.trial import Role
 from tests.tuner.search.search_landscapes import make_spec
 
@@ -120,7 +119,10 @@ def test_a_setting_that_nobody_doubts_has_a_launch_without_it_on_request_alone(
     before = len(search.entries)
     with one_thread():
         assert (
-            min(chance for _, chance in odds_shown(search.history, search.model, ends).values())
+            min(
+                gain.odds(0.005)
+                for gain in gains_of_settings(search.history, search.model, ends).values()
+            )
             > 0.9
         )
         while (shorter := next_without(search.history, search.model, ends)) is not None:
@@ -145,17 +147,15 @@ def test_a_setting_leaves_after_the_finals_only_by_fresh_launches_and_where_the_
     assert drop_unproven(search.history, LEADER) == (shorter if leaves else LEADER)
 
 
-def test_a_plain_command_has_no_setting_that_is_a_coin_toss() -> None:
+def test_a_plain_command_has_no_setting_that_is_unlikely_to_help() -> None:
     """Launched or not: after so few launches most of these commands never were."""
     never = 0
     for seed in range(6):
         search = searched(seed, 0.03)
         with one_thread():
-            found = drop_coin_tosses(search.history, search.model, LEADER, lambda _: True)
-            odds = [
-                chance for _, chance in odds_shown(search.history, search.model, found).values()
-            ]
-        assert all(chance >= COIN_TOSS for chance in odds)
+            found = drop_unlikely(search.history, search.model, LEADER, lambda _: True)
+            gains = gains_of_settings(search.history, search.model, found).values()
+        assert all(gain.mean >= 0.005 and gain.odds(0.005) >= 0.5 for gain in gains)
         assert ITEMS[found].configuration.knobs["big"]
         never += not search.history.at(found)
     assert never > 0
@@ -168,15 +168,15 @@ def test_a_plain_command_keeps_what_it_would_not_run_without() -> None:
         return bool(ITEMS[at].configuration.knobs["idle"])
 
     with one_thread():
-        assert drop_coin_tosses(search.history, search.model, LEADER, lambda _: False) == LEADER
-        assert drop_coin_tosses(search.history, search.model, LEADER, lambda _: True) == position(
+        assert drop_unlikely(search.history, search.model, LEADER, lambda _: False) == LEADER
+        assert drop_unlikely(search.history, search.model, LEADER, lambda _: True) == position(
             "big", "some"
         )
-        assert drop_coin_tosses(search.history, search.model, LEADER, likely) == position(
+        assert drop_unlikely(search.history, search.model, LEADER, likely) == position(
             "big", "some", "idle"
         )
         table = replace(search.history, candidates=replace(NODE, as_they_are=True))
-        assert drop_coin_tosses(table, search.model, LEADER, lambda _: True) == LEADER
+        assert drop_unlikely(table, search.model, LEADER, lambda _: True) == LEADER
 
 
 @pytest.mark.parametrize(

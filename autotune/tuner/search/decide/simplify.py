@@ -1,10 +1,10 @@
 """Find the settings of a command without a shown gain, and the next launch that tests their
 removal.
 
-Settings with odds below `COIN_TOSS` to add more than `LEAST_EFFECT` are removed first, whatever the
-budget (`drop_coin_tosses`): the finals are for a command without them, if that is expected to run.
-The process models all launches of a study together, so every launch with and without a setting says
-something of what it adds.
+Settings that are not expected to add `LEAST_EFFECT`, or only with odds below `LEAST_ODDS`, are
+removed first, whatever the budget (`drop_unlikely`): the finals are for a command without them, if
+that is expected to run. The process models all launches of a study together, so every launch with
+and without a setting says something of what it adds.
 
 What looked good in the search may have been luck. So once the finals are won a setting whose effect
 is not shown, odds below `SHOWN`, goes back to the engine's default where fresh launches of the
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from autotune.engines import CandidateSet, Configuration, Scalar
 
-from ...study.recommendation import COIN_TOSS
+from ...study.recommendation import LEAST_EFFECT, LEAST_ODDS
 from ...trial import Role
 from ..gp.posterior import Posterior
 from ..history import History
@@ -29,33 +29,37 @@ from .finals import finals_of
 
 SHOWN = 0.9
 """Odds from which on an effect counts as shown."""
-LEAST_EFFECT = 0.005
-"""Least gain of a setting, score units: 0.5 %."""
 FRESH = 2
 """Launches after the finals of a command without a setting before the decision about it."""
 
 
-def drop_coin_tosses(
+def drop_unlikely(
     history: History, model: Posterior, command: int, likely: Callable[[int], bool]
 ) -> int:
-    """Return a command without its settings with odds below `COIN_TOSS`, each and together,
+    """Return a command without its settings that are not expected to help, each and together,
     measured or not.
 
     They go back one after another, the least likely to add anything first, as the odds of the
-    others change with each. Several coin tosses may add much together. What is not likely to start
-    and to keep the limits is left out.
+    others change with each. Several may add much together. What is not `likely` to start and to
+    keep the limits is left out.
     """
     current = command
-    # Each step puts back at least one setting.
-    for _ in () if history.candidates.as_they_are else history.configuration(command).knobs:
-        shown = odds_shown(history, model, current)
-        together = _odds_of_model(model, command, list(shown))
-        odds = sorted(
-            (max(alone, whole), p)
-            for (p, (_, alone)), whole in zip(shown.items(), together, strict=True)
-        )
-        current = next((p for chance, p in odds if chance < COIN_TOSS and likely(p)), current)
+    while not history.candidates.as_they_are:
+        alone = gains_of_settings(history, model, current)
+        together = model.leads(command, list(alone))
+        leaving = [
+            (max(one.odds(LEAST_EFFECT), all_.odds(LEAST_EFFECT)), p)
+            for (p, one), all_ in zip(alone.items(), together, strict=True)
+            if not (_helps(one) or _helps(all_)) and likely(p)
+        ]
+        if not leaving:
+            break
+        current = min(leaving)[1]
     return current
+
+
+def _helps(gain: Effect) -> bool:
+    return gain.mean >= LEAST_EFFECT and gain.odds(LEAST_EFFECT) >= LEAST_ODDS
 
 
 def next_without(history: History, model: Posterior, winner: int) -> int | None:
@@ -65,12 +69,11 @@ def next_without(history: History, model: Posterior, winner: int) -> int | None:
     What has had its fresh launches is decided, by these (`drop_unproven`). Where the study shall
     measure what each setting adds, those that are shown have a launch as well, afterwards.
     """
-    shown = odds_shown(history, model, winner)
     wanted = {True: FRESH, False: int(history.spec.explain == "measured")}
     odds = [
         (chance, p)
-        for p, (_, chance) in shown.items()
-        if len(finals_of(history, p)) < wanted[chance < SHOWN]
+        for p, gain in gains_of_settings(history, model, winner).items()
+        if len(finals_of(history, p)) < wanted[(chance := gain.odds(LEAST_EFFECT)) < SHOWN]
     ]
     return min(odds, default=(1.0, None))[1]
 
@@ -137,26 +140,14 @@ def _odds_above(
     )
 
 
-def odds_shown(
-    history: History, model: Posterior, leader: int
-) -> dict[int, tuple[frozenset[str], float]]:
-    """Return each smallest removal from a command, by position: the settings, and the odds that
-    they add enough.
+def gains_of_settings(history: History, model: Posterior, leader: int) -> dict[int, Effect]:
+    """Return by position each smallest removal from a command, and the command's gain over it.
 
     Without what failed, what the engine resolves to another one, and the baseline: the finals are
     about that.
     """
-    singles = ablations(history.candidates, leader)
-    rows = [p for p in singles if may_stand_for(history, p, leader)]
-    return {
-        p: (singles[p], chance)
-        for p, chance in zip(rows, _odds_of_model(model, leader, rows), strict=True)
-    }
-
-
-def _odds_of_model(model: Posterior, leader: int, positions: Sequence[int]) -> list[float]:
-    """Return the odds that the leader is better than each candidate by `LEAST_EFFECT`."""
-    return [effect.odds(LEAST_EFFECT) for effect in model.leads(leader, positions)]
+    rows = [p for p in ablations(history.candidates, leader) if may_stand_for(history, p, leader)]
+    return dict(zip(rows, model.leads(leader, rows), strict=True))
 
 
 def may_stand_for(history: History, position: int, leader: int) -> bool:
