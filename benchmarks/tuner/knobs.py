@@ -1,17 +1,18 @@
-"""How a study bears knobs that the simulator does not read: ``python benchmarks/tuner/knobs.py
-[--mode MODE …] [--seeds N] [--launches N]``.
+"""Measure studies that search knobs which the simulator does not read: ``python
+benchmarks/tuner/knobs.py [--mode MODE …] [--seeds FROM TO] [--launches N]``.
 
-Studies as of servers (``--on docker``), whose launches a hidden node answers (`knobs_node.py`) with
-3 % noise. Modes:
+The studies are those of ``--on docker``; a node with hidden effects (`knobs_node.py`) gives the
+results of launches, with 3 % noise. Modes:
 
-    none       these knobs have no effect, whatever is published
-    published  every published effect is as published
-    planted    one value of a knob without a published effect is worth 10 %: the knob is drawn by the
-               seed among those that are tried beside the fastest configuration
-    old        as none, and no value is tried beside the best: the space before
+    none       these knobs have no effect, also where one is published
+    published  every published effect is true
+    planted    one value of a knob without a published effect adds 10 %; the seed draws the knob among
+               those that are tried beside the fastest configuration
+    old        as none, and no value is tried beside the best
 
-Seeds go round the questions. Told are the launches to 98 % of the node's best, the baseline as the
-first, what is recommended as a share of it, and whether the planted value is part of that.
+Each seed belongs to one question. Results: the launches to 98 % of the node's best, the baseline
+counted as the first, the recommended configuration's share of the best, and whether it has the
+planted value.
 """
 
 from __future__ import annotations

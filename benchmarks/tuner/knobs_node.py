@@ -1,9 +1,9 @@
-"""A node whose answers are known, for studies of settings that the simulator does not read.
+"""A node whose true scores are known, for studies of settings that the simulator does not read.
 
-A configuration's true score is the simulated node's, with figures drawn away from the packaged
-ones, of the configuration without such settings; times a hidden effect of each of them. The study
-has the evidence of servers: it searches those settings, and believes the calibrated simulator,
-physics, and published effects.
+A configuration's true throughput is that of a simulated node for the configuration without such
+settings, times a hidden effect of each of them. The simulated node's figures are drawn at random
+around the packaged ones. The study is one of real servers: it searches those settings, and has the
+priors of the calibrated simulator, of physics, and of published effects.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _NEAR = math.log(0.85)
 Setting = tuple[str, str, Scalar]
 """Engine, knob, value."""
 Effects = Callable[[EngineSpace, Configuration], float]
-"""What a configuration's settings that the simulator does not read do to the score."""
+"""Return the sum of the effects, logarithms, of the settings that the simulator does not read."""
 
 
 @dataclass(frozen=True)
 class HiddenNode:
-    """The question of a study, and the node's answers but for the hidden effects.
+    """A study's question, and the node's results without the hidden effects.
 
     Attributes:
         blind: by engine, its space with the knobs that the simulator does not read.
@@ -72,7 +72,7 @@ class HiddenNode:
 
     @classmethod
     def of(cls, model: str, hardware: str, away: float, cache: Path) -> HiddenNode:
-        """Prepare a question as for servers in containers, and read what was simulated of it."""
+        """Prepare a question of servers in containers, and read the rows simulated earlier."""
         options = RunOptions(
             model, hardware, on="docker", workloads=(WORKLOAD,), screen="off", study="knobs"
         )
@@ -110,7 +110,7 @@ class HiddenNode:
         return node
 
     def _check(self) -> None:
-        """Forget the rows if the simulator answers otherwise today."""
+        """Delete the rows if the simulator has changed since."""
         baseline = self.prepared.candidates.baseline_candidate.configuration
         known = self.rows.pop(self._key(self._seen(baseline)), None)
         row = self.base(baseline)
@@ -123,7 +123,7 @@ class HiddenNode:
         return self.blind[configuration.engine].seen(configuration)
 
     def _key(self, seen: Configuration) -> str:
-        """Return a name of what the simulator reads, which further knobs leave as it is."""
+        """Return a digest of the knobs that the simulator reads."""
         unread = self.blind[seen.engine].unread
         read = sorted((name, value) for name, value in seen.knobs.items() if name not in unread)
         return hashlib.sha256(json.dumps([seen.engine, read]).encode()).hexdigest()[:16]
@@ -273,14 +273,13 @@ class HiddenNode:
 
 
 def no_effects(space: EngineSpace, configuration: Configuration) -> float:
-    """Settings that the simulator does not read do nothing."""
+    """Return 0: such settings have no effect."""
     del space, configuration
     return 0.0
 
 
 def published_effects(space: EngineSpace, configuration: Configuration) -> float:
-    """Every published effect holds as it was published, of knobs that the simulator does not
-    read."""
+    """Return the sum of the published effects of knobs that the simulator does not read."""
     scope, version = space.context.scope(configuration.knobs), space.context.version
     return sum(
         math.log(effect.ratio)
@@ -292,7 +291,7 @@ def published_effects(space: EngineSpace, configuration: Configuration) -> float
 
 @dataclass(frozen=True)
 class Planted:
-    """One value of a knob has an effect, a logarithm."""
+    """The effect, a logarithm, of one value of a knob."""
 
     setting: Setting
     log: float

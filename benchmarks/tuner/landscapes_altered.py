@@ -1,5 +1,4 @@
-"""Landscapes that are made up, and what can be wrong with any other: its prior, its best, its
-names."""
+"""Made-up landscapes, and alterations of any other: of its prior, its truth or its names."""
 
 from __future__ import annotations
 
@@ -22,12 +21,13 @@ _SLOWER = 0.5
 """What is left of a layout whose fast kernels are taken out."""
 _MISPLACED_REGRET, _MISPLACED_SHARE = 0.15, 0.05
 _WALL = 0.1
+_HIDDEN = 0.3
 _CRASHING = 0.2
 _MEMORY = ("max_running_requests", "max_batched_tokens", "memory_fraction", "context_length")
 
 
 def toy() -> Landscape:
-    """24 candidates of one engine, for a quick look at the benchmark itself."""
+    """24 candidates of one engine, for tests of the benchmark."""
     grid = itertools.product((1, 4, 8), (2048, 8192), (64, 1024), ("auto", "fp8"))
     items, truth = [], []
     for dp, tokens, running, kv in grid:
@@ -59,8 +59,8 @@ def toy() -> Landscape:
 
 
 def needle() -> Landscape:
-    """Two engines, 1,280 candidates; five conditions that help only together, each seen a little by
-    itself."""
+    """Two engines, 1,280 candidates; five conditions with a strong interaction and weak main
+    effects."""
     grid = itertools.product(
         ("vllm", "sglang"),
         ((8, 1), (4, 2), (2, 4), (1, 8)),
@@ -109,8 +109,8 @@ def needle() -> Landscape:
 
 
 def plateau() -> Landscape:
-    """2,880 candidates, the upper ones twins within noise; one exchange is worth 40 % in large
-    batches alone."""
+    """2,880 candidates, the best of which differ by less than the noise; one exchange gains 40 %
+    with large batches only."""
     grid = itertools.product(
         ("vllm", "sglang"),
         ((8, 1), (4, 2), (1, 8)),
@@ -152,8 +152,8 @@ def plateau() -> Landscape:
 
 
 def overlooked() -> Landscape:
-    """The plateau with a prior that is right within 2 % of all but the exchange, which it puts 20 %
-    below the ring."""
+    """The plateau with a prior that has an error of 2 %, and predicts the exchange 20 % below the
+    ring."""
     base = plateau()
     direct = np.array(
         [c.configuration.knobs["exchange"] == "direct" for c in base.candidates.items]
@@ -166,9 +166,73 @@ def overlooked() -> Landscape:
     return replace(base, name="overlooked", words=words, kind="misplaced", priors=(prior,))
 
 
+def contradicted() -> Landscape:
+    """A study of one H200 whose prior sees no difference between two attention backends, and a
+    third more throughput with an FP8 cache.
+
+    What launches showed of both (vLLM 0.26, a model of Qwen3-1.7B's shape, 27 November 2026;
+    docs/simulator.md) is the truth: Triton's attention costs 16 % at large steps and 27 % at small
+    ones, an FP8 cache changes throughput by -7 % and by +15 % with few requests, synchronous
+    scheduling costs 8 %. Everything else is as today's simulator predicts it.
+    """
+    values: dict[str, tuple[Scalar, ...]] = {
+        "attention_backend": ("FLASH_ATTN", "TRITON_ATTN"),
+        "kv_cache_dtype": ("bfloat16", "fp8"),
+        "max_running_requests": (1024, 64, 256, 512),
+        "max_batched_tokens": (8192, 2048, 4096, 16384, 32768),
+        "async_scheduling": (True, False),
+        "api_server_count": (1, 4),
+    }
+    rows = [dict(zip(values, row, strict=True)) for row in itertools.product(*values.values())]
+    spec = study_of("contradicted", "Qwen/Qwen3-8B", ["vllm"], "random:1536:192:512")
+    spec = spec.model_copy(update={"gpus": 1})
+    items = tuple(Candidate(Configuration("vllm", row), spec.engines[0].version) for row in rows)
+    # The first row is the engine's defaults; rows of one index over both are alike but for these.
+    plain = np.arange(len(rows)) % (len(rows) // 4)
+    fp8 = np.array([row["kv_cache_dtype"] == "fp8" for row in rows])
+    candidates = CandidateSet(items, 0, monotone_memory=Library().monotone_memory)
+    priors = []
+    for prior in believed(spec, candidates, on="process"):
+        mean = prior.mean[plain] + math.log(1.33) * fp8
+        draws = None if prior.draws is None else prior.draws - prior.mean + mean
+        priors.append(replace(prior, mean=mean, draws=draws))
+    measured = np.array([_measured(row) for row in rows])
+    truth = np.exp(priors[0].mean[plain]) * measured
+    words = "one H200; the prior sees no effect of Triton's attention, which costs 16 to 27 %, and"
+    words += " a third more with an FP8 cache, which is worth -7 to +15 %"
+    return Landscape("contradicted", words, "misplaced", spec, candidates, truth, tuple(priors))
+
+
+def _measured(knobs: Mapping[str, Scalar]) -> float:
+    """Return the ratio of throughputs that launches showed of what the prior has wrong."""
+    doublings = math.log2(float(knobs["max_batched_tokens"] or 0) / 2048)
+    ratio = 0.73 + 0.11 * doublings / 4 if knobs["attention_backend"] == "TRITON_ATTN" else 1.0
+    if knobs["kv_cache_dtype"] == "fp8":
+        ratio *= 1.15 if knobs["max_running_requests"] == 256 else 0.93
+    return ratio if knobs["async_scheduling"] else 0.92 * ratio
+
+
+def hidden(base: Landscape, seed: int = 0) -> Landscape:
+    """Multiply the truth by random effects that the prior does not have: the logarithms of main
+    effects of all values and of interactions of all pairs of values have equal variances, and
+    together a standard deviation of 0.3."""
+    encoding = Encoding(base.candidates)
+    generator = np.random.default_rng(seed)
+    columns = encoding.codes[:, encoding.varying].T
+    main, pairs = np.zeros((2, len(encoding)))
+    for column in columns:
+        main += generator.standard_normal(column.max() + 1)[column]
+    for one, other in itertools.combinations(columns, 2):
+        pairs += generator.standard_normal((one.max() + 1, other.max() + 1))[one, other]
+    logs = main / main.std() + pairs / pairs.std()
+    logs *= _HIDDEN / logs.std()
+    words = f"{base.name}, times random effects and interactions of values, deviation {_HIDDEN}"
+    return replace(base, words=words, kind="misplaced", truth=base.truth * np.exp(logs))
+
+
 def misplaced(base: Landscape) -> Landscape:
-    """The best layouts lose half of their speed, one after the other, until the prior's favourite
-    is a bad one."""
+    """Halve the throughput of the best layouts, one after the other, until the prior's favourite is
+    far from the best."""
     truth = base.truth.copy()
     groups: dict[tuple[object, ...], list[int]] = {}
     for position, item in enumerate(base.candidates.items):
@@ -195,7 +259,7 @@ def _is_misplaced(landscape: Landscape) -> bool:
 
 
 def walled(base: Landscape) -> Landscape:
-    """The tenth of the candidates that is nearest to the best does not start, the best included."""
+    """The tenth of the candidates nearest to the best, which is one of them, does not start."""
     encoding = Encoding(base.candidates)
     best = int(np.nanargmax(base.truth))
     distance = np.zeros(len(encoding))
@@ -208,8 +272,8 @@ def walled(base: Landscape) -> Landscape:
 
 
 def crashing(base: Landscape) -> Landscape:
-    """A fifth of what started crashes: by single values, by pairs of values, and by memory from
-    some size on."""
+    """A fifth of the candidates that started crashes: by single values, by pairs of values, or by a
+    size above a limit."""
     generator = np.random.default_rng(20)
     encoding = Encoding(base.candidates)
     started = np.isfinite(base.truth)
@@ -241,8 +305,7 @@ def crashing(base: Landscape) -> Landscape:
 def _cause(
     encoding: Encoding, generator: np.random.Generator, shape: int
 ) -> tuple[str, FailureKind, np.ndarray]:
-    """A cause of crashes in words, its kind, and whom it hits: a value, a pair of values, or
-    memory."""
+    """Return a cause of crashes in words, its kind, and the candidates that it applies to."""
     names = [encoding.names[k] for k in encoding.varying]
     if shape == 2 and (sizes := [n for n in names if n in _MEMORY]):
         name = sizes[int(generator.integers(len(sizes)))]
@@ -280,14 +343,13 @@ def _has(encoding: Encoding, name: str, value: Scalar) -> np.ndarray:
 
 
 def unknown_knobs(base: Landscape) -> Landscape:
-    """Names and words mean nothing, sizes are numbered by their order: a table of knobs that nobody
-    knows."""
+    """Replace names and words by labels, and sizes by their ranks."""
     words = f"{base.name}; knobs and words renamed, sizes numbered by their order; no prior"
     return _renamed(base, words, keep_order=True)
 
 
 def relabelled(base: Landscape) -> Landscape:
-    """Every name and every value is a label that means nothing, sizes too."""
+    """Replace every name and every value by a label, sizes too."""
     words = (
         f"{base.name}; knobs and all values, sizes too, renamed to labels without order; no prior"
     )
@@ -319,8 +381,7 @@ def _renamed(base: Landscape, words: str, *, keep_order: bool) -> Landscape:
 
 
 def reversed_prior(base: Landscape) -> Landscape:
-    """The prior puts what runs in exactly the wrong order; what does not start it puts in the
-    middle."""
+    """Reverse the prior's order of the candidates that start; the others get its median."""
     believed = (
         base.priors[0].mean
         if base.priors
@@ -335,7 +396,7 @@ def reversed_prior(base: Landscape) -> Landscape:
 
 
 def shuffled(base: Landscape) -> Landscape:
-    """The prior's values are handed out by lot among what starts."""
+    """Permute the prior's values among the candidates that start."""
     runs = np.flatnonzero(np.isfinite(base.truth))
     mean = (base.priors[0].mean if base.priors else np.log(base.truth)).copy()
     mean[runs] = mean[np.random.default_rng(4).permutation(runs)]
@@ -344,8 +405,8 @@ def shuffled(base: Landscape) -> Landscape:
 
 
 def calibrated(base: Landscape) -> Landscape:
-    """The priors that a study of real servers has: the simulator with the packaged figures, and
-    physics alone."""
+    """Take the priors of a study of real servers: the simulator with the packaged figures, and
+    physics with nothing fitted."""
     priors = believed(
         base.spec.model_copy(update={"calibration": None}), base.candidates, on="process"
     )
@@ -358,7 +419,7 @@ def calibrated(base: Landscape) -> Landscape:
 
 
 def words(base: Landscape) -> Landscape:
-    """The table as somebody replays it: the prior is what the engines' cards make of its words."""
+    """Take the priors of a replayed table, whose words the engines' cards translate."""
     priors = believed(
         base.spec.model_copy(update={"calibration": None}), base.candidates, on="replay:table.csv"
     )
@@ -368,7 +429,7 @@ def words(base: Landscape) -> Landscape:
 
 
 def partial_words(base: Landscape) -> Landscape:
-    """The same with most caches in words that no card has: SGLang's with bfloat16 alone have a
+    """As `words`, with cache types that no card knows: SGLang's rows with bfloat16 alone have a
     prior."""
     items = []
     for item in base.candidates.items:
@@ -394,9 +455,11 @@ MADE_UP: dict[str, Callable[[], Landscape]] = {
     "needle": needle,
     "plateau": plateau,
     "overlooked": overlooked,
+    "contradicted": contradicted,
 }
 ALTERED: dict[str, tuple[str, Callable[[Landscape], Landscape]]] = {
     "calibrated": ("kernels-r1", calibrated),
+    "hidden": ("calibrated:v32", hidden),
     "misplaced": ("calibrated:v32", misplaced),
     "walled": ("calibrated:v32", walled),
     "crashing": ("calibrated:v32", crashing),
@@ -408,4 +471,4 @@ ALTERED: dict[str, tuple[str, Callable[[Landscape], Landscape]]] = {
     "words": ("kernels-r1", words),
     "partial-words": ("kernels-r1", partial_words),
 }
-"""By name: what it alters unless said otherwise, and how."""
+"""By name: the default base, and the alteration."""

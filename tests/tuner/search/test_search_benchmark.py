@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,6 +22,52 @@ def test_each_seed_of_the_sampler_alone_has_a_start_of_its_own(
     runs = [play("ours-bare-no-prior", landscape, seed, (6,)).visited for seed in (0, 1, 2)]
     assert {run[0] for run in runs} == {landscape.candidates.baseline}
     assert len({tuple(run[1:5]) for run in runs}) == 3
+
+
+def test_launches_contradict_the_prior_as_those_of_one_h200_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "tuner"))
+    landscape = import_module("landscapes_altered").contradicted()
+    rows = [one.configuration.knobs for one in landscape.candidates.items]
+
+    def ratios(values: np.ndarray, knob: str, value: str, usual: str) -> np.ndarray:
+        """Ratios of rows that differ in one knob, in the order of the others."""
+        return np.array(
+            [
+                values[place] / values[rows.index({**row, knob: usual})]
+                for place, row in enumerate(rows)
+                if row[knob] == value
+            ]
+        )
+
+    cache, attention = (
+        ("kv_cache_dtype", "fp8", "bfloat16"),
+        ("attention_backend", "TRITON_ATTN", "FLASH_ATTN"),
+    )
+    assert [prior.name for prior in landscape.priors] == ["the simulator", "physics"]
+    for prior in landscape.priors:
+        assert ratios(np.exp(prior.mean), *cache) == pytest.approx(1.33)
+        assert ratios(np.exp(prior.mean), *attention) == pytest.approx(1.0)
+    measured = ratios(landscape.truth, *attention)
+    assert (measured.min(), measured.max()) == pytest.approx((0.73, 0.84))
+    measured = ratios(landscape.truth, *cache)
+    assert (measured.min(), measured.max()) == pytest.approx((0.93, 1.15))
+
+
+def test_a_hidden_node_differs_from_its_landscape_by_effects_and_interactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "tuner"))
+    altered = import_module("landscapes_altered")
+    base = altered.toy()
+    hidden, other = altered.hidden(base), altered.hidden(base, 1)
+    runs = np.isfinite(base.truth)
+    assert (np.isfinite(hidden.truth) == runs).all()
+    assert hidden.priors == base.priors
+    assert not np.array_equal(hidden.truth[runs], other.truth[runs])
+    for one in hidden, other:
+        assert 0.25 < np.log(one.truth[runs] / base.truth[runs]).std() < 0.35
 
 
 @pytest.mark.e2e
