@@ -1,4 +1,4 @@
-"""Kernels of a study's candidates as their number grows."""
+"""Kernels and priors of a study's candidates, to which candidates are added during the search."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .gp.kernels import Encoding, Kernels, Prior, joined
 
 
 class Beliefs:
-    """Kernels of candidates with their priors, each candidate's prior computed once.
+    """Compute kernels of a growing set of candidates, and each candidate's prior once.
 
     Args:
-        candidates: of the study; further ones stand behind them.
-        priors: on these.
-        priors_of: what the same sources believe of further ones.
+        candidates: those at the study's start; added ones follow them.
+        priors: of these candidates.
+        priors_of: computes the same sources' priors of added candidates.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class Beliefs:
 
     @property
     def kernels(self) -> Kernels:
-        """Return the latest kernels."""
+        """Return the kernels of the latest call of `of`."""
         return self._latest[1]
 
     def of(self, candidates: CandidateSet) -> Kernels:
-        """Return the kernels of the candidates and of those behind them."""
+        """Return the kernels of the first candidates and those added behind them."""
         more = candidates.items[self._first :]
         names = tuple([one.fingerprint for one in more])
         if names != self._latest[0]:

@@ -3,7 +3,7 @@
     simulated   the calibrated simulator, where trials are measured or replayed; physics with nothing fitted, everywhere
     sources     launches of earlier studies and of files, ``--from``
 
-Each is a `Prior`: it may be wrong, and the search learns how far to trust it.
+Each is a `Prior`. The search weights them by the marginal likelihood of the launches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Source", "coverage", "keep", "priors_of", "priors_of_more", "sources
 
 
 def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
-    """Say how many candidates have a prior, and what somebody published of them."""
+    """Return the number of candidates with a prior, and the published effects in it, as a sentence."""
     known = np.any([np.isfinite(prior.mean) for prior in priors], axis=0).sum() if priors else 0
     names = f" ({', '.join(prior.name for prior in priors)})" if known else ""
     rest = "" if known in (0, len(candidates)) else "; the others start at the mean of the launches"
@@ -35,18 +35,15 @@ def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
 
 
 def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:
-    """Return the applicable priors of a study, the best supported first; none for a single
-    candidate.
-
-    It learns from the earlier launches in `sources`, as `sources_of` gives them.
-    """
+    """Return the priors of a study: earlier launches (`sources_of`), then predictions; none for a
+    single candidate."""
     return [] if len(prepared.candidates) == 1 else _all(prepared, sources)
 
 
 def priors_of_more(
     prepared: Prepared, sources: Sequence[Source] = ()
 ) -> Callable[[Sequence[Candidate]], Sequence[Prior]]:
-    """Make the function that returns the same sources' priors of further candidates."""
+    """Return a function that computes the same sources' priors of added candidates."""
     return lambda more: _all(replace(prepared, candidates=CandidateSet(more, 0)), sources)
 
 

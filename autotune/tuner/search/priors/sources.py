@@ -1,12 +1,12 @@
-"""Read the sources of a study's learning, launches of earlier studies and files (``--from``), and
-store them with it.
+"""Read launches of earlier studies and files (``--from``), store them with the study, and compute
+priors from them.
 
-What was learned from is copied into the new study's folder, so that a resumed study holds the same
-priors after the earlier one has grown or gone.
+The launches are copied into the new study's folder, so that a resumed study has the same priors
+after the earlier study has changed or was deleted.
 
-An earlier study may be of another model, engine version, node or load. Its launches are fitted by
-the search's own Gaussian process, over the knobs that they vary; what the process predicts of the
-candidates is a `Prior`, whose trust the search learns. Failures say which candidates may not start.
+An earlier study may have another model, engine version, node or load. The search's Gaussian process
+is fitted to its launches over the knobs that they vary; its prediction of the candidates is a
+`Prior`. Failed launches lower the probability that candidates start.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FOLDER = "sources"
 
 @frozen
 class Lesson:
-    """Result of one earlier launch: the logarithm of the objective, more is better; None: the
-    configuration failed."""
+    """One earlier launch; score: the logarithm of the objective, more is better, None for a
+    configuration that failed."""
 
     configuration: Configuration
     score: float | None
@@ -45,13 +45,13 @@ class Lesson:
 
 @frozen
 class Source:
-    """Earlier launches to learn from; the name is for people: ``study v32-night``."""
+    """Earlier launches of one study or file; the name is shown to people: ``study v32-night``."""
 
     name: str
     lessons: tuple[Lesson, ...]
 
     def to_text(self) -> str:
-        """Return JSON lines: the name, then a line per lesson."""
+        """Return JSON lines: the name, then one line per launch."""
         rows = [
             {
                 "engine": one.configuration.engine,
@@ -71,13 +71,13 @@ class Source:
 
 
 def sources_of(spec: StudySpec, folder: Path) -> list[Source]:
-    """Return a study's sources: its own copies if it has them, else the earlier studies and files.
+    """Return a study's sources: the copies in its folder if there are any, else the originals.
 
     Args:
         folder: the study's; it need not exist.
 
     Raises:
-        BadInput: a source has no launch that tells of the objective, or is gone; also
+        BadInput: no launch of a source measured the objective, or the source does not exist; also
             `MalformedFile`.
     """
     return [
@@ -87,7 +87,7 @@ def sources_of(spec: StudySpec, folder: Path) -> list[Source]:
 
 
 def keep(sources: Sequence[Source], folder: Path) -> None:
-    """Copy the sources into the study's folder; existing copies remain."""
+    """Copy the sources into the study's folder; existing copies are not overwritten."""
     for number, source in enumerate(sources):
         path = _copy(folder, number)
         if not path.exists():
@@ -96,10 +96,11 @@ def keep(sources: Sequence[Source], folder: Path) -> None:
 
 
 def learned(source: Source, candidates: CandidateSet) -> Prior | None:
-    """Return the information of earlier launches about the candidates; None for none.
+    """Return the prediction of the candidates from earlier launches; None without any of their
+    engines.
 
-    Knobs that no engine's earlier launches varied have no say. Of an engine without earlier
-    launches nothing is known.
+    Knobs that no engine's earlier launches varied have no effect in it. Candidates of an engine
+    without earlier launches have no prediction.
     """
     values: dict[tuple[str, str], set[tuple[type, Scalar]]] = {}
     for lesson in source.lessons:
@@ -154,8 +155,7 @@ def _kept(path: Path) -> Source | None:
 
 
 def _read(path: Path, spec: StudySpec) -> Source:
-    """Return the lessons of a study's folder or a file; raises `BadInput` when none of them
-    measured the objective."""
+    """Read a study's folder or a file; raises `BadInput` if no launch measured the objective."""
     if path.suffix.lower() == ".csv":
         table = read_table(path, library_of(spec)).rows
         found = [
@@ -176,7 +176,7 @@ def _read(path: Path, spec: StudySpec) -> Source:
 
 
 def _launches(file: Path) -> list[Launch]:
-    """Return the launches of a ``results.jsonl``; a torn last line (a running study) is skipped."""
+    """Return the launches of a ``results.jsonl``; an incomplete last line is skipped."""
     try:
         rows = parse_rows(file, file.read_bytes())
     except OSError as error:
@@ -188,7 +188,7 @@ def _launches(file: Path) -> list[Launch]:
 
 
 def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
-    """Explain in words why no launch is a lesson."""
+    """Return why no launch can be used, in words."""
     if not launches:
         return "it has no finished launch yet; let it run, or learn from another study"
     metrics = [measured for launch in launches for measured in launch.result.metrics.values()]
@@ -199,8 +199,8 @@ def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
 
 
 def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
-    """Return the lesson of a launch; nothing if the measurement, the machine or the metric
-    failed."""
+    """Return what a launch teaches; empty if it failed by another cause than its configuration, or
+    did not measure the metric."""
     configuration = launch.trial.configuration
     result = launch.result
     if launch.without_meaning:
@@ -213,8 +213,8 @@ def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
 
 
 def _score(spec: StudySpec, metrics: Mapping[str, JsonObject]) -> float | None:
-    """Return ln(objective), more is better: of our workloads if measured, else of the launch's
-    first one."""
+    """Return ln(objective), more is better: the weighted mean over the study's workloads if all were
+    measured, else of the launch's first workload."""
     shares = weights(spec)
     if not all(name in metrics for name in shares):
         shares = dict.fromkeys([*metrics][:1], 1.0)
