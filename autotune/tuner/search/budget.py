@@ -1,18 +1,24 @@
-"""Count the launches of a study's budget, and those reserved for the finals."""
+"""Count the launches of a study's budget, and those reserved for the finals, by the noise of
+launches."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from ..study.timeline import covered_s
 from .history import History
+from .spread import percent
 
 RESERVE = 12
 """Launches that the search reserves for the finals if the budget has them: at 3 % noise six of a
 finalist against eight of the baseline detect 6 % in nine of ten studies."""
-TOLD = 2.0
+DETECTED = 2.0
 """Gain that `RESERVE` launches detect, standard deviations of a launch: 6 % at 3 % noise."""
+SOUGHT = 0.095
+"""Gain that the finals shall detect on any node, score units (10 %): where repeats show that launches vary
+by more than 5 %, the finals get more launches, up to `SHARE`."""
 LUCK = 2.0
 """Largest chance part of the best search result, standard deviations of a launch."""
 LEAST_FINALS = 3
@@ -125,6 +131,34 @@ def lead(history: History) -> tuple[float, float]:
 
 def _needed(history: History) -> int:
     """Return the launches needed by the finals: `RESERVE`, fewer for a clear gain, with its inverse
-    square."""
+    square, more where repeats vary much."""
     gain, sd = lead(history)
-    return RESERVE if gain <= TOLD * sd else math.ceil(RESERVE * (TOLD * sd / gain) ** 2)
+    usual = DETECTED * sd
+    return _launches_for(max(gain, min(usual, SOUGHT) if history.spread.degrees > 1 else usual), sd)
+
+
+def _launches_for(gain: float, sd: float) -> int:
+    """Return the launches of the finals that detect a gain in nine of ten studies."""
+    return math.ceil(RESERVE * (DETECTED * sd / gain) ** 2) if sd else 0
+
+
+def noise_warning(history: History) -> str:
+    """Return what the finals can detect where the first repeats show too much noise for `SOUGHT`
+    and for the lead; else an empty string.
+
+    The figures are those of the launch that first showed it, so they stay as the study goes on.
+    """
+    searched = history.before_finals().without_ranks()
+    done = list(itertools.takewhile(lambda e: not e.pending, searched.entries))
+    for count in range(2, len(done) + 1):
+        gain, sd = lead(so_far := searched.upto(count))
+        budget = capacity(so_far)
+        finals = max(1, budget - before_finals(budget, budget))
+        detected = DETECTED * sd * math.sqrt(RESERVE / finals)
+        if so_far.spread.degrees > 1 and detected > max(SOUGHT, gain):
+            enough = math.ceil(_launches_for(SOUGHT, sd) / SHARE)
+            return (
+                f"launches of one command differ by {percent(sd):.0f} %: {finals} launches of the finals "
+                f"detect gains above {percent(detected):.0f} %; {percent(SOUGHT):.0f} % needs --launches {enough}"
+            )
+    return ""

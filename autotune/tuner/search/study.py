@@ -22,6 +22,7 @@ from ..trial import Launch, Role, Trial, retry_of
 from . import SAMPLERS
 from .acquisition import model_of
 from .beliefs import Beliefs
+from .budget import noise_warning
 from .decide.finals import wants_answers
 from .decide.verdict import judge
 from .explain import (
@@ -227,7 +228,8 @@ class Study:
     @property
     def changes(self) -> Sequence[str]:
         """Return why nodes are no longer shared, and why random weights are no longer used."""
-        return self._history(self.launches, self._pending.values()).changes
+        history = self._history(self.launches, self._pending.values())
+        return [*history.changes, *filter(None, [noise_warning(history)])]
 
     def close(self) -> None:
         """Release the study's lock; the study can be opened again."""

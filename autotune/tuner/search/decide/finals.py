@@ -8,8 +8,9 @@ Where several nodes run a study each pair has its node, and pairs run side by si
 ones. The two of a pair are compared with each other and with what else ran there
 (`nodes.contrast`), never across nodes, so that a slow node favours neither.
 
-Control runs launch the baseline again during the search: after every `EVERY` launches while noise
-or drift could explain the lead of the best. With several nodes whatever the lead, on the node that
+Control runs launch the baseline again during the search while noise or drift could explain the lead
+of the best: in studies of `PLENTY` launches first after `FIRST`, so that the noise of the node is
+known early, then after every `EVERY`. With several nodes whatever the lead, on the node that
 has not had the baseline for longest, and on a node that may be slow.
 
 Where answers are checked, launches of the finals are asked for them, the baseline's first: what its
@@ -40,6 +41,8 @@ from .sequential_test import Look
 
 EVERY = 10
 """Launches after which the baseline is repeated."""
+FIRST, PLENTY = 6, 20
+"""Launches after which it is first repeated, in studies of at least `PLENTY`."""
 CHANGE_ERROR_RATE = 0.01
 """False alarms of a change on a steady node, two-sided."""
 _LOSSY, _OTHER, _CHANCE = 1.0, 0.1, 0.1
@@ -89,7 +92,8 @@ def _due(history: History) -> bool:
     last = max((e.number for e in history.at(base)), default=None)
     if last is None or not history.scores(base):
         return False
-    return history.entries[-1].number + 1 - last >= EVERY
+    early = len(history.at(base)) == 1 and history.most_launches >= PLENTY
+    return history.entries[-1].number + 1 - last >= (FIRST if early else EVERY)
 
 
 MOST_OF_BASELINE = 3
