@@ -15,7 +15,8 @@ RESERVE = 12
 """Launches that the search reserves for the finals if the budget has them: at 3 % noise six of a
 finalist against eight of the baseline detect 6 % in nine of ten studies."""
 DETECTED = 2.0
-"""Gain that `RESERVE` launches detect, standard deviations of a launch: 6 % at 3 % noise."""
+"""Gain that `RESERVE` launches detect in nine of ten studies, standard deviations of a launch: 6 %
+at 3 % noise."""
 SOUGHT = 0.095
 """Gain that the finals shall detect on any node, score units (10 %): where repeats show that launches vary
 by more than 5 %, the finals get more launches, up to `SHARE`."""
@@ -24,7 +25,7 @@ LUCK = 2.0
 LEAST_FINALS = 3
 """Launches of the finals for the clearest gain: two of the finalist and one of the baseline."""
 NOISY = 0.1
-"""Standard deviation of a launch before any repeat: that of noisy nodes."""
+"""Standard deviation of a launch that is assumed before any repeat: that of a noisy node."""
 EXPLAINED = 0.25
 """Share of the budget for the winner without each of its settings, where a study shall measure what
 they add, or with other numbers of drafted tokens."""
@@ -34,8 +35,7 @@ SHARE = 0.4
 """Share of the budget for controls, repeats, finals and the winner without doubtful settings; more
 only for repeats of leaders within noise."""
 BASELINE_SHARE = 4
-"""Least launches of the budget per node, whose baseline takes one: on more nodes little else would
-be measured."""
+"""Least launches of the budget per node, one of which is the baseline's."""
 
 
 def most_nodes(launches: int) -> int:

@@ -144,7 +144,7 @@ class Plan:
             return _end(history, OUT_OF_REACH)
         step = _baseline(history, places) or _again(history)
         step = step or _unmeasured_prediction(history) or self._recipe(history, budget)
-        # While nothing is there to put to the test there is no final to keep launches for.
+        # Without a challenger there are no finals to reserve launches for.
         contested = bool(history.challengers)
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
             found = history.screening.next(history.challengers, partial(self._best, history))
@@ -192,13 +192,13 @@ class Plan:
         return Step(history.screening.role(position, role), position)
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
-        """Return the first launch of the finals, after the search's launches; before it the best by
-        rank only."""
+        """Return the launch that follows the search: of the best candidate known by rank alone, a
+        retry, or the first of the finals."""
         # The baseline's launches say nothing of which configuration is the finalist.
         waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
         check = None
         if places or not waits_for:
-            # Launch what ranks above all launched with weights with its own.
+            # Launch a candidate with its own weights if it ranks above all that had theirs.
             check = self._if_better(history, history.screening.unchecked(), budget)
         if check is None and waits_for:
             return _meanwhile(history, places)
@@ -240,7 +240,7 @@ class Plan:
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
         leaders = sorted(leaders_of(model, scores), key=lambda p: finals.suspected(history, p))
-        # A pair is left where the first launch, of a command that never ran, fails.
+        # If the first launch of a command that never ran fails, a pair is left for the next one.
         spare = capacity(history) - len(searched) >= LEAST_FINALS
         for leader in leaders:
             for position in (self._without_unlikely(scores, leader, spare), leader):
@@ -278,8 +278,8 @@ class Plan:
         )
 
     def _after_win(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
-        """Launch the winner without a doubtful setting if its gain is real, then with other numbers
-        of drafted tokens; on the node that ran it most."""
+        """Launch the winner without a setting that is not shown to help if its gain is shown, then
+        with other numbers of drafted tokens; on the node that ran it most."""
         scores = history.adjusted()
         judgement = judge(scores)
         winner = judgement.winner
@@ -426,8 +426,7 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
 
 
 def _again(history: History) -> Step | None:
-    """Return another measurement of a server that is the only candidate; None where none is, or it
-    fails."""
+    """Return another launch of the baseline where it is the only candidate and runs; else None."""
     base = history.baseline
     ran = history.candidates.alone and history.scores(base) and not history.broke(base)
     return Step(Role.BASELINE, base) if ran and not history.pending else None

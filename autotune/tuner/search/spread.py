@@ -1,5 +1,4 @@
-"""Spread of a launch, means and gains, and the distribution of a difference: the figures that all
-decisions share.
+"""Spread of a launch, means and gains, and the distribution of a difference, for all decisions.
 
 Scores are logarithms, so that a difference of scores is a gain in percent.
 """
@@ -19,13 +18,12 @@ from autotune.base.arrays import Floats
 CONFIDENCE = 0.95
 """Confidence of every two-sided interval."""
 Z = 1.959964
-"""Half the width of such an interval of a normal distribution, in standard deviations."""
+"""Half the width of that interval of a normal distribution, in standard deviations."""
 
 LAUNCH_NOISE = 0.03
-"""Usual standard deviation between launches of one command, 3 %: expected before any repeat; a
-smaller effect is irrelevant, and no launch is spent on it."""
+"""Usual standard deviation between launches of one command, 3 %: assumed before any repeat."""
 FEW_DEGREES = 3
-"""Degrees of freedom below which repeats get one more from that expectation.
+"""Degrees of freedom below which repeats get one more, of `LAUNCH_NOISE`.
 
 It keeps an interval from a single pair of launches within reason (12.7 spreads become 4.3). Where
 launches really vary by 10 %, it makes a one-sided error of 2.5 % 4.9 % on one degree of freedom and

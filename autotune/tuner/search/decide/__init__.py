@@ -1,2 +1,2 @@
-"""Decide from the launches only: finals, verdict, shortest command. Hides the statistics of the
+"""Decide from the launches alone: finals, verdict, shortest command. Hides the statistics of the
 sequential test."""

@@ -1,8 +1,8 @@
 """Choose launches that show which number of drafted tokens is the best at which load.
 
-What pays with few requests in flight costs with many. Where the finals have several loads, the
-winner is therefore launched with the other numbers as well, as far as the budget goes: for each the
-candidate with the fewest other settings.
+Drafting is faster with few requests in flight and slower with many. Where the finals have several
+loads, the winner is therefore launched with the other numbers as well while the budget lasts: for
+each number the candidate with the fewest other changes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def drafted(history: History, position: int) -> int:
 
 
 def others(history: History, position: int) -> list[int]:
-    """List the candidates next to a configuration with each other number of drafted tokens; none
+    """List for each other number of drafted tokens the candidate nearest to a configuration; none
     where the finals have one load."""
     mine = history.configuration(position)
-    # One that has been launched so stays, where settings of the winner turn out idle.
+    # Keep a launched candidate when settings leave the winner.
     rows = sorted(
         (p == history.baseline or not finals_of(history, p), len(back), p)
         for p, item in enumerate(history.candidates.items if history.spec.by_load else ())

@@ -1,22 +1,22 @@
 """Finals: one finalist against the baseline, in alternating new launches, until the test decides.
 
-The finalist was chosen for its launches in the search, so these do not count here; the baseline was
-not chosen, so all its launches do. After each pair of launches the test of `sequential` is looked
-at.
+The finalist was chosen for its launches in the search, so only its new launches count; the baseline
+was not chosen, so all its launches do. After each pair of launches the sequential test has a look
+(`sequential_test`).
 
 Where several nodes run a study each pair has its node, and pairs run side by side on different
-ones. The two of a pair are compared with each other and with what else ran there
-(`nodes.contrast`), never across nodes, so that a slow node favours neither.
+ones. Launches are compared within a node only (`nodes.contrast`), so that a slow node biases
+nothing.
 
 Control runs launch the baseline again during the search while noise or drift could explain the lead
 of the best: in studies of `PLENTY` launches first after `FIRST`, so that the noise of the node is
-known early, then after every `EVERY`. With several nodes whatever the lead, on the node that
-has not had the baseline for longest, and on a node that may be slow.
+known early, then after every `EVERY`. With several nodes they run whatever the lead, on the
+node where the baseline ran longest ago, and on a node that may be slow.
 
-Where answers are checked, launches of the finals are asked for them, the baseline's first: what its
-launches differ by themselves is what a finalist may differ. A finalist is asked once. One that
-fails is laid to its settings: to a value that is marked as lossy before all others, to none that a
-launch with right answers had. Candidates that share the cause are put to the test after all others.
+Where answers are checked, the finals check them, the baseline's first: a finalist may differ from
+the baseline as much as the baseline's own launches differ. A finalist is checked once. A failed
+check is attributed to its settings: to a value marked as lossy before all others, to none that a
+launch with right answers had. Candidates that probably share the cause are tested last.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def change(history: History) -> float | None:
 
 
 def _due(history: History) -> bool:
+    """Return whether enough launches were made since the baseline's last one."""
     base = history.baseline
     last = max((e.number for e in history.at(base)), default=None)
     if last is None or not history.scores(base):
@@ -97,11 +98,10 @@ def _due(history: History) -> bool:
 
 
 MOST_OF_BASELINE = 3
-"""Baseline launches on a node after which waiting for the end of the search is no reason for
-another one."""
+"""Most baseline launches on a node that fill the wait for the end of the search."""
 LEAST_DEGREES = 5
-"""Least degrees of freedom of the spread before the test may end early: fewer end it if the spread
-is too small."""
+"""Least degrees of freedom of the spread before the test may end early: with fewer it would end
+wherever the spread is underestimated."""
 
 
 def finalist(history: History) -> int | None:
@@ -131,11 +131,11 @@ def eliminated(history: History, position: int) -> bool:
 
 
 def looks(history: History, position: int) -> list[Look]:
-    """Return the state of a finalist against the baseline after each pair of launches and after the
-    last.
+    """Return the looks at a finalist against the baseline: after each pair of launches and after
+    the last.
 
-    Not while repeats are few, unless that is all there will be. And only as far as no launch runs:
-    with several nodes they end in any order.
+    The first one waits for `LEAST_DEGREES`, unless no more launches follow. Looks end before the
+    first launch that still runs, as launches on several nodes end in any order.
     """
     base = history.baseline
     start = len(history.before_finals().entries)
@@ -156,7 +156,7 @@ def looks(history: History, position: int) -> list[Look]:
             pairs = whole
             fresh = 0
             look = _look(so_far, position, capacity(so_far) - count)
-            # A launch on a node where the other of the two never ran tells nothing of their
+            # A launch on a node where the other of the two never ran has no information on their
             # difference.
             if not found or look.information > found[-1].information:
                 found.append(look)
@@ -164,8 +164,8 @@ def looks(history: History, position: int) -> list[Look]:
 
 
 def looks_at_end(history: History, position: int) -> list[Look]:
-    """Return `looks` at the end: an open test has one more look, which spends the rest of the
-    error."""
+    """Return `looks` at the end of a study: an open test has one more look, which spends the rest
+    of the error."""
     found = looks(history, position)
     if found and sequential.outcome(found)[0] is not sequential.Outcome.OPEN:
         return found
@@ -176,7 +176,7 @@ def looks_at_end(history: History, position: int) -> list[Look]:
 
 
 def _look(history: History, position: int, left: int) -> Look:
-    """Look at the test with this number of launches left, all of them for it."""
+    """Return one look, where this number of further launches is planned for the test."""
     mine, theirs = _compared(history, position)
     difference, now = contrast(mine, theirs)
     at_end = planned(
@@ -199,7 +199,7 @@ def _comparable(history: History, position: int) -> bool:
 
 
 def finals_of(history: History, position: int) -> Sequence[Entry]:
-    """Return the finals launches of a configuration that are valid or still running."""
+    """Return the launches of a configuration in the finals that are valid or still running."""
     return [e for e in history.at(position) if e.role is Role.FINAL and not e.uninformative]
 
 
@@ -218,11 +218,11 @@ def next_of_pair(
 ) -> tuple[int, str] | None:
     """Return the next of finalist and baseline, and the node; None if no node has work.
 
-    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; on a place
-    without a name the baseline first where its answers are wanted. A last launch without its
-    partner is the finalist's, which has fewer. At most one pair runs on a node. What was begun is
-    completed first, but a node where nothing of a pair runs comes before one where the first of the
-    two still does.
+    The order is finalist, baseline, baseline, finalist …, so that drift biases nothing; on a place
+    without a name the baseline is first where its answers are checked. A last launch without its
+    partner is the finalist's, which has fewer. At most one pair runs on a node. Begun pairs are
+    completed first; a node where no launch of a pair runs comes before one where the first still
+    does.
 
     Args:
         left: launches that may still be made.
@@ -252,8 +252,8 @@ def next_of_pair(
 
 
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
-    """Return a node on which the baseline may be launched for the finals while others end the
-    search; or None."""
+    """Return a node on which the baseline may be launched for the finals while the search ends on
+    others; None for none."""
     if Role.CONTROL not in history.spec.deciding_roles:
         return None  # A control sends the search's prompts.
     start = len(history.before_finals().entries)

@@ -6,10 +6,9 @@ removed first, whatever the budget (`drop_unlikely`): the finals are for a comma
 that is expected to run. The process models all launches of a study together, so every launch with
 and without a setting says something of what it adds.
 
-What looked good in the search may have been luck. So once the finals are won a setting whose effect
-is not shown, odds below `SHOWN`, goes back to the engine's default where fresh launches of the
-shorter command do not show it to be worse (`drop_unproven`). What does not start without a setting
-keeps it.
+A gain in the search may have been luck. So after a won final a setting whose effect is not shown
+(odds below `SHOWN`) returns to the engine's default, if fresh launches of the shorter command do not
+show it to be worse (`drop_unproven`). A command that does not start without a setting keeps it.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ def drop_unlikely(
     """Return a command without its settings that are not expected to help, each and together,
     measured or not.
 
-    They go back one after another, the least likely to add anything first, as the odds of the
-    others change with each. Several may add much together. What is not `likely` to start and to
-    keep the limits is left out.
+    They are removed one after another, the least likely to help first, as the odds of the others
+    change with each. Each must also be unlikely to help together with those removed before. Shorter
+    commands that are not `likely` to start and to keep the limits are skipped.
     """
     current = command
     while not history.candidates.as_they_are:
@@ -63,11 +62,11 @@ def _helps(gain: Effect) -> bool:
 
 
 def next_without(history: History, model: Posterior, winner: int) -> int | None:
-    """Return the winner of the finals without its least effective setting that is not shown; None:
-    all are shown.
+    """Return the winner of the finals without the setting that is least likely to help and lacks
+    fresh launches; None: all are shown or launched.
 
-    What has had its fresh launches is decided, by these (`drop_unproven`). Where the study shall
-    measure what each setting adds, those that are shown have a launch as well, afterwards.
+    Fresh launches decide about a setting (`drop_unproven`). Where the study measures what each
+    setting adds, shown settings have one launch without them as well, afterwards.
     """
     wanted = {True: FRESH, False: int(history.spec.explain == "measured")}
     odds = [
@@ -82,8 +81,8 @@ def drop_unproven(history: History, winner: int) -> int:
     """Return the winner of the finals without the settings whose gain new launches of both do not
     show.
 
-    A shorter command stands for it that is better than the baseline by itself, with a 95 %
-    interval, where there is any to compare with.
+    The shorter command must be better than the baseline by its own launches, with a 95 % interval,
+    unless the baseline did not run.
     """
     candidates = history.candidates
     current = winner
@@ -141,10 +140,11 @@ def _odds_above(
 
 
 def gains_of_settings(history: History, model: Posterior, leader: int) -> dict[int, Effect]:
-    """Return by position each smallest removal from a command, and the command's gain over it.
+    """Return a command's gain over the command without each of its settings, by the latter's
+    position.
 
-    Without what failed, what the engine resolves to another one, and the baseline: the finals are
-    about that.
+    Commands that failed, or that the engine resolves to another one, are left out, and so is the
+    baseline, which the finals compare with.
     """
     rows = [p for p in ablations(history.candidates, leader) if may_stand_for(history, p, leader)]
     return dict(zip(rows, model.leads(leader, rows), strict=True))

@@ -1,11 +1,10 @@
 """Decide the winner, and whether it differs from the baseline.
 
-One finalist was put to the test (`finals`), so no interval needs widening for a choice among
-several. Where the test stopped at a bound the finalist is better; else it cannot be told from the
-baseline, which stays: where nothing is shown, a change of what runs in production has a risk and no
-gain. A shorter command that its fresh launches do not show to be worse takes the finalist's place
-(`simplify.drop_unproven`). A configuration that breaks a promise is no challenger
-(`History.ineligible`).
+One finalist was tested (`finals`), so no interval is widened for a choice among several. Where the
+test crossed its upper bound the finalist is better; else it is indistinguishable from the baseline,
+which is recommended: a change in production without a shown gain has a risk only. A shorter command
+that its fresh launches do not show to be worse replaces the finalist (`simplify.drop_unproven`). A
+configuration that breaks a promise is no challenger (`History.ineligible`).
 """
 
 from __future__ import annotations
