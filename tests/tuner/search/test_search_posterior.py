@@ -86,6 +86,41 @@ def test_trust_in_priors_is_learned() -> None:
     assert misled + none < 0.05
 
 
+def test_predictions_start_even_and_behind_earlier_studies() -> None:
+    """Whether the simulator's figures are fitted does not say which prediction ranks the best
+    higher."""
+    earlier = [Prior("last week", TRUTH), Prior("last year", TRUTH)]
+    drawn = [Prior(name, TRUTH, draws=np.tile(TRUTH, (3, 1))) for name in ("fitted", "not fitted")]
+    assert Kernels(ENCODING, drawn).odds == pytest.approx([0.3, 0.3, 0.4])
+    assert Kernels(ENCODING, [*earlier, *drawn]).odds == pytest.approx(
+        [0.3, 0.15, 0.075, 0.075, 0.4]
+    )
+    assert Kernels(ENCODING, earlier).odds == pytest.approx([0.4, 0.2, 0.4])
+
+
+def test_one_launch_that_contradicts_a_predicted_effect_lowers_all_candidates_with_the_value() -> (
+    None
+):
+    """The prior sees no difference between two attention backends; one launch shows 27 % less."""
+    names = ("attention_backend", "api_server_count", "max_running_requests")
+    grid = itertools.product(("FLASH_ATTN", "TRITON_ATTN"), (1, 2, 3, 4), (64, 256, 1024))
+    rows = [dict(zip(names, row, strict=True)) for row in grid]
+    encoding = Encoding(CandidateSet([Candidate(Configuration("vllm", r), "") for r in rows], 0))
+    mean = 0.1 * np.log([float(row["max_running_requests"]) for row in rows])
+    launched = [0, 5, 23]
+    measured = mean[launched] + [0.0, 0.0, math.log(0.73)]
+    others = np.setdiff1d(np.arange(12, 24), launched)
+
+    def loss(errors: Mapping[str, float]) -> np.ndarray:
+        kernels = Kernels(encoding, [Prior("simulator", mean, effect_errors=errors)])
+        posterior = Posterior(kernels, launched, measured.tolist())
+        return posterior.mean(others - 12) - posterior.mean(others)
+
+    believed = loss({"attention_backend": 0.2, "not a knob here": 0.2})
+    assert believed.min() > 0.12
+    assert believed.mean() > 1.3 * loss({}).mean()
+
+
 def test_what_a_prior_leaves_out_starts_at_the_level_of_what_was_launched() -> None:
     """The prior covers every third candidate and puts the launched ones far above the rest of
     these."""

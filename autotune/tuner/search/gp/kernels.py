@@ -1,9 +1,9 @@
-"""Kernel tables of the candidates, knob by knob, and the priors on them.
+"""Covariances of the candidates of a Gaussian process, and the prior predictions of their scores.
 
-`Encoding` turns candidates into numbers. Distances carry the meaning of a knob's values: sizes are
-compared by their logarithm, names are alike or not, and a knob that the engine does not have (None)
-lies in the middle of the others with a small distance to all of them. Each knob's values are points
-of a Euclidean space, so that kernels of their distances are valid.
+`Encoding` encodes candidates as integers. A knob's values are points of a Euclidean space, so that
+kernels of their distances are positive semi-definite: sizes lie on a line by their logarithm, names
+have equal distances from each other, and None, of a knob that the engine does not have, has a small
+distance from all values.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import field
 from functools import cache, cached_property
 from typing import Any
 
@@ -23,8 +24,7 @@ from autotune.engines import CandidateSet, Scalar
 
 ENGINE = "engine"
 _ABSENCE = 0.3
-"""Distance along its own axis of "not applicable" from any value, where a whole range of sizes is
-1."""
+"""Distance of None from the values' own space; the range of a size is 1."""
 
 
 class Encoding:
@@ -144,30 +144,31 @@ def _sizes(values: Sequence[Scalar]) -> Floats:
 
 
 _EFFECT_LENGTH = 0.5
-"""Length scale of a knob's own effect, where its whole range is 1."""
+"""Length scale of a knob's main effect; the range of a knob is 1."""
 _OF_ITS_OWN = 0.4
-"""Share of a value's effect that is independent of its neighbours: some sizes fit a machine, the
-next do not."""
+"""Share of the variance of a value's effect that is independent of the other values' effects."""
 _ACROSS_ENGINES = 0.3
 """Correlation of a value's effect between engines, which are separate programs."""
 _DEPTH = 3.0
-"""Range below a prior's highest value at which its lowest are cut off: twenty times slower is
-irrelevant."""
+"""Largest difference from a prior's highest mean, a logarithm; lower means are raised to it."""
 _LEVEL_SD, _ANY_LEVEL_SD = 0.3, 1.0
-"""Standard deviation of the level of all candidates together: around that of a prior about this
-node, beyond what its figures explain (`benchmarks/node/taught.py`), and around
-that of the launches."""
+"""Standard deviation of an offset that all candidates share: from the mean of a prior of this node,
+beyond the uncertainty of its figures (`benchmarks/node/taught.py`), and from the mean of the
+launches."""
 _PART_SD = 0.3
-"""Standard deviation of the level of candidates without a prior against those with it: as of
-engines."""
+"""Standard deviation of an offset that the candidates without a prediction share."""
 _NO_PRIOR = 0.4
-"""Odds before any launch that no prior is useful."""
+"""Probability before any launch that no prior is useful."""
 
 
 @frozen
 class UnsureFigure:
-    """An uncertain figure of a source about an engine; logs: additions of each draw to its
-    logarithm, ``(draws,)``; published: as somebody measured it, in words."""
+    """An uncertain figure of a source about an engine.
+
+    Attributes:
+        logs: shape ``(draws,)``: what each draw adds to the figure's logarithm.
+        published: the measurement that it comes from, in words; empty for none.
+    """
 
     name: str
     engine: str
@@ -178,25 +179,25 @@ class UnsureFigure:
 
 @frozen
 class Prior:
-    """Prediction of the objective for every candidate by one source. It may be wrong: the launches
-    decide.
+    """Prediction of the objective for every candidate by one source.
 
     Attributes:
         name: of the source, for people, e.g. ``the simulator`` or ``study v32-night``.
         mean: shape ``(candidates,)``: natural logarithm of the objective if the candidate starts,
-            more is better. Only differences matter; not finite = not known.
+            more is better. Only differences count; not finite = not predicted.
         p_starts: shape ``(candidates,)``: the probability that the configuration starts; None =
             nothing known.
-        doubts: what speaks against each candidate's start, in a word, empty where nothing does: how
-            far to believe it is learned for each engine and word; None = nothing is told.
+        doubts: the expected cause of each candidate's failure, in a word, empty for none; launches
+            correct `p_starts` for each engine and word. None = not known.
         launch_s: shape ``(candidates,)``: seconds that a launch takes, its loads included; not
             finite, or None = not known.
-        draws: shape ``(draws, candidates)``: the mean under draws of the figures that the source is
-            unsure of; what they do to it together says which candidates stand and fall together.
-            None = not known.
-        figures: those figures, as they were drawn.
-        beyond: shape ``(SLOs, candidates)``: the logarithm of how many times its limit each limited
-            metric is; NaN where that is not known. None = nothing is told of limits.
+        draws: shape ``(draws, candidates)``: the mean with each draw of the source's uncertain
+            figures; their covariance is the covariance of the candidates' errors. None = not known.
+        figures: those figures.
+        beyond: shape ``(SLOs, candidates)``: ln(metric / limit) of each limited metric; NaN = not
+            known. None = no metric is predicted.
+        effect_errors: knob to the standard deviation of the error of its values' predicted effects,
+            each value of an engine's knob has one error in all candidates.
     """
 
     name: str
@@ -207,6 +208,7 @@ class Prior:
     draws: Floats | None = None
     figures: tuple[UnsureFigure, ...] = ()
     beyond: Floats | None = None
+    effect_errors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = self.mean.shape
@@ -233,11 +235,12 @@ class Prior:
             None if drawn is None else drawn[:, rows],
             self.figures,
             None if beyond is None else beyond[:, rows],
+            self.effect_errors,
         )
 
 
 def joined(first: Prior, more: Sequence[Prior | None]) -> Prior:
-    """Return a prior of candidates and of further ones, one each; None: nothing is known of it."""
+    """Return a prior of candidates and of further ones, one each; None: without a prediction."""
 
     def with_more(name: str, unknown: float) -> Any:
         known = getattr(first, name)
@@ -262,34 +265,34 @@ def joined(first: Prior, more: Sequence[Prior | None]) -> Prior:
             {(figure.engine, figure.name, figure.published): figure for figure in figures}.values()
         ),
         with_more("beyond", math.nan),
+        first.effect_errors,
     )
 
 
 class Kernels:
-    """Similarities of candidates, and the alternative beliefs: each prior, and none.
+    """Covariances of candidates, and the alternative models: one for each prior, one without.
 
     Attributes:
-        alternatives: the priors' names, the best founded first, and ``none``.
-        odds: shape ``(alternatives,)``: of each, before any launch.
+        alternatives: the priors' names, the most probable first, and ``none``.
+        odds: shape ``(alternatives,)``: the probability of each, before any launch.
         means: shape ``(alternatives, candidates)``, centred and finite; 0 without a prior.
-        levels, level_sds: shape ``(alternatives,)``: what was taken from the means, and its standard
-            deviation; NaN: that of the launches, as only a prior with draws is about this node.
-        figures: of each alternative, what its source is unsure of.
-        deviations: of each alternative, shape ``(candidates, draws)``: what draws of its figures
-            do, normalised.
-        physics_variance: shape ``(alternatives, candidates)``: of what the prior's uncertain
-            figures do.
-        costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
+        levels, level_sds: shape ``(alternatives,)``: the average that centring took away, and its
+            standard deviation; NaN: the launches' average, of a prior without draws.
+        figures: of each alternative, its source's uncertain figures.
+        deviations: of each alternative, shape ``(candidates, draws)``: a factor of the covariance
+            of its errors.
+        physics_variance: shape ``(alternatives, candidates)``: the variances of these errors.
+        costs: shape ``(candidates,)``: seconds of a launch over their median.
         p_starts: shape ``(candidates,)``: probability of starting, before any launch.
-        doubts: shape ``(candidates,)``: codes of engine and of what speaks against the start.
-        beyond: of the best founded prior that tells it, see `Prior`; None: none does.
+        doubts: shape ``(candidates,)``: codes of engine and expected cause of failure.
+        beyond: of the first prior that has it, see `Prior`; None: none has.
         several_engines: the first of the knobs that vary is the engine.
-        codes: shape ``(knobs, candidates)``: of the knobs that vary, each knob's in a row, as all
-            are read at once.
-        beside: shape ``(knobs,)``: those that vary only behind the first candidates, the product.
+        codes: shape ``(knobs, candidates)``: of the knobs that vary.
+        beside: shape ``(knobs,)``: the knobs with one value among the first `product` candidates.
 
     Args:
-        product: the number of these; None: all are.
+        product: number of candidates of the enumerated product; those behind it were added during
+            the study. None: all are of the product.
     """
 
     def __init__(
@@ -302,10 +305,11 @@ class Kernels:
                 raise ValueError(
                     f"the prior {prior.name!r} has shape {prior.mean.shape}, expected ({count},)"
                 )
-        # A constant prior has no information.
+        # A constant prior carries no information.
         informative = [prior for prior in priors if np.any(_centred(prior.mean))]
         self.alternatives = (*(prior.name for prior in informative), "none")
-        self.odds = _odds(len(informative))
+        earlier = sum(prior.draws is None for prior in informative)
+        self.odds = _odds(earlier, len(informative))
         self.means: Floats = np.array(
             [*(_centred(prior.mean) for prior in informative), np.zeros(count)]
         )
@@ -320,8 +324,14 @@ class Kernels:
         ]
         self.levels: Floats = np.array([*levels, math.nan])
         self.level_sds: Floats = np.where(np.isnan(self.levels), _ANY_LEVEL_SD, _LEVEL_SD)
-        drawn = [*(_deviations(prior.draws, count) for prior in informative), np.zeros((count, 0))]
-        # The candidates without a prior share a level of their own, behind the draws of its figures.
+        drawn = [
+            *(
+                np.hstack([_deviations(prior.draws, count), _effect_errors(prior, encoding)])
+                for prior in informative
+            ),
+            np.zeros((count, 0)),
+        ]
+        # Candidates without a prediction share an offset: a further column.
         parts = [_PART_SD * unknown[:, None] for unknown in self._unknown]
         self.deviations = [
             np.hstack(both) if both[1].any() else both[0] for both in zip(drawn, parts, strict=True)
@@ -346,7 +356,7 @@ class Kernels:
         self._effects = [(1 - _OF_ITS_OWN) * one + _OF_ITS_OWN * np.eye(len(one)) for one in smooth]
 
     def means_after(self, launched: Ints) -> Floats:
-        """Return `means`; candidates without a prior start at the mean residual of the launches."""
+        """Return `means`; candidates without a prediction get the average of the launched ones."""
         found = self.means.copy()
         for mean, unknown in zip(found, self._unknown, strict=True):
             known = launched[~unknown[launched]]
@@ -355,12 +365,11 @@ class Kernels:
         return found
 
     def physics(self, rows: Ints, positions: Ints) -> Floats:
-        """Return covariances from the priors' uncertain figures, shape ``(alternatives, rows,
-        positions)``."""
+        """Return covariances of the priors' errors, shape ``(alternatives, rows, positions)``."""
         return np.array([one[rows] @ one[positions].T for one in self.deviations])
 
     def between(self, rows: Ints, positions: Ints) -> tuple[Floats, Floats]:
-        """Return squared distances, and similarities of each knob's own effect; shapes ``(knobs,
+        """Return squared distances, and correlations of each knob's main effect; shapes ``(knobs,
         rows, positions)``."""
         distances, effects = (
             np.empty((len(self._effects), len(rows), len(positions))) for _ in range(2)
@@ -374,13 +383,12 @@ class Kernels:
         return distances, effects
 
     def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
-        """Return the sum of the knobs' own effects from launches, for every candidate, shape
-        ``(candidates,)``.
+        """Return the posterior mean of the sum of main effects, shape ``(candidates,)``.
 
         Args:
-            variances: shape ``(knobs,)``, of each knob's effect.
-            pull: shape ``(len(positions),)``: how much each launch pulls, in score units over
-                variance.
+            variances: shape ``(knobs,)``: of each knob's main effect.
+            pull: shape ``(len(positions),)``: the inverse covariance of the launches times their
+                residuals.
         """
         total = np.zeros(len(self.encoding))
         for k, table in enumerate(self._effects):
@@ -395,13 +403,13 @@ class Kernels:
 
 
 def _alike(engines: Ints, others: Ints) -> Floats:
-    """Return the similarity of a value's effects in pairs of engines, shape ``(engines,
+    """Return the correlation of a value's effects in pairs of engines, shape ``(engines,
     others)``."""
     return np.where(engines[:, None] == others, 1.0, _ACROSS_ENGINES)
 
 
 def _filled(mean: Floats) -> Floats:
-    """Cut off a prior's lowest values; unknown values are the median of the known ones."""
+    """Limit a prior's lowest means; those that are not predicted become the median of the rest."""
     known = np.isfinite(mean)
     if not known.any():
         return np.zeros(len(mean))
@@ -414,19 +422,32 @@ def _centred(mean: Floats) -> Floats:
     return floats(filled - filled.mean())
 
 
-def _odds(priors: int) -> Floats:
-    """Return the odds of each prior and of none: each has twice the odds of the next."""
-    halving = 0.5 ** np.arange(priors)
+def _odds(earlier: int, priors: int) -> Floats:
+    """Return the odds of each prior and of none: each of the earlier studies, which come first, has
+    twice the odds of the next; the predictions behind them have equal odds."""
+    halving = 0.5 ** np.minimum(np.arange(priors), earlier)
     return np.append((1 - _NO_PRIOR) * halving / halving.sum(), _NO_PRIOR) if priors else np.ones(1)
 
 
 def _deviations(draws: Floats | None, count: int) -> Floats:
-    """Return each draw's additions to the mean, shape ``(candidates, draws)``; their products are
-    covariances."""
+    """Return each draw's difference from the draws' mean, shape ``(candidates, draws)``, scaled so
+    that products of rows are covariances."""
     if draws is None or len(draws) < 2:
         return np.zeros((count, 0))
     filled = np.array([_filled(one) for one in draws])
     return np.ascontiguousarray((filled - filled.mean(axis=0)).T / math.sqrt(len(draws) - 1))
+
+
+def _effect_errors(prior: Prior, encoding: Encoding) -> Floats:
+    """Return the standard deviations of the errors of effects, shape ``(candidates, values)``: a
+    column for each value of a knob of which the candidates of an engine have several."""
+    found = [np.zeros((len(encoding), 0))]
+    for name in sorted(prior.effect_errors.keys() & set(encoding.names)):
+        own = encoding.codes[:, [0, encoding.names.index(name)]]
+        values = np.unique(own, axis=0)
+        several = values[np.bincount(values[:, 0])[values[:, 0]] > 1]
+        found.append(prior.effect_errors[name] * (own[:, None] == several).all(axis=2))
+    return np.hstack(found)
 
 
 def _costs(priors: Sequence[Prior], count: int) -> Floats:

@@ -1,10 +1,9 @@
-"""Priors from physics: the simulator's fast prediction, with coefficients fitted to measurements,
-and without.
+"""Compute priors by the simulator's fast prediction, with coefficients fitted to measurements and
+with nothing fitted.
 
-The figures that it is unsure of are drawn, each by what is left open of it. What a draw does to all
-candidates together says which of them stand and fall together: two that exchange tokens over the
-same links are both slower than predicted where these are. And the launches say which draws are
-right.
+The simulator's uncertain figures are drawn from their distributions, and each draw predicts all
+candidates. The covariance of these predictions is that of the candidates' errors: candidates that
+exchange tokens over the same links have a common error if the links are slower than assumed.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from packaging.version import InvalidVersion
 from autotune.base import BadInput
 from autotune.base.arrays import Floats
 from autotune.engines import Candidate, Configuration, engine
+from autotune.engines.entry import spaces_file
 from autotune.engines.schema import PublishedEffect, holding
 from autotune.load.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
 from autotune.load.workloads import Workload, load_workload
@@ -47,13 +47,19 @@ from ..reach import times
 
 DRAWS = 32
 CARRIED = 0.5
-"""Share of a published effect, a logarithm, that is expected elsewhere, and its standard deviation:
-between none and all of it."""
+"""Mean of the share of a published effect, a logarithm, that holds on another node, model or load,
+and its standard deviation."""
 MOST = 200_000
-"""Candidates with draws, those with the best means: 32 draws of each are 51 MB. The others change
-as the middle one."""
+"""Largest number of candidates with draws, those with the best means: 32 draws of them are 51 MB.
+The others get the median draw."""
+_EFFECT_ERRORS: Mapping[str, float] = {
+    knob: kind["sd"]
+    for kind in spaces_file("physics/effects.yaml").values()
+    for knob in kind["knobs"]
+}
+"""Standard deviation of the error of a knob's predicted effect on real servers, a logarithm."""
 _SEED = 20
-"""Seed of the same draws in every study: correlations of candidates do not depend on chance."""
+"""Seed of the draws, the same in every study."""
 
 
 Groups = dict[str, str]
@@ -61,11 +67,11 @@ Groups = dict[str, str]
 
 
 def _groups_of_engines(candidates: Sequence[Candidate], spec: StudySpec) -> dict[str, Groups]:
-    """Return each engine of the candidates with the groups of its figures (`groups_of`)."""
+    """Return the groups of the figures of each engine of the candidates (`groups_of`)."""
     versions = {one.configuration.engine: one.engine_version for one in candidates}
     engines: dict[str, Groups] = {}
     for name in sorted(versions):
-        # Skip an engine or a model without speed figures, or an unknown version: not predicted.
+        # An engine or a model without speed figures, or an unknown version, is not predicted.
         with suppress(BadInput, InvalidVersion):
             node = spec.model.assumed, spec.hardware, spec.gpus
             setup = ServerSetup(name, versions[name], {}, *node)
@@ -93,18 +99,16 @@ _LATENCIES = ("tpot", "ttft", "e2el")
 Shares = Sequence[tuple[Workload, float]]
 """The objective's workloads, each with its share of it."""
 Setups = Sequence[Candidate | None]
-"""All candidates, in their order, with every knob of their engine; None: unknown to the
-simulator."""
+"""All candidates, in their order, with every knob of their engine; None: not predictable."""
 
 
 def physical(prepared: Prepared) -> list[Prior]:
-    """Return the calibrated simulator's prior for measured trials, and that of physics without a
-    fit.
+    """Return the prior of the calibrated simulator, where trials are measured, and of physics with
+    nothing fitted.
 
-    Where the evidence is the simulator itself, its own prediction would be the answer: there
-    physics stands alone (``docs/decisions/0003``). A model that is not predicted is guessed as a
-    plain decoder with its weights. Nothing is said of a workload that is known by no name, as a
-    replayed table's may be.
+    Where trials are simulated, the calibrated simulator is the truth and gives no prior
+    (``docs/decisions/0003``). A model of an unknown architecture is predicted as a plain decoder of
+    its size. A workload without a known name, e.g. of a replayed table, has no prior.
     """
     spec = prepared.spec
     try:
@@ -126,8 +130,8 @@ def physical(prepared: Prepared) -> list[Prior]:
 
 
 def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
-    """Return a candidate with all its engine's knobs; None for a replayed row with values unknown
-    to the card."""
+    """Return a candidate with all its engine's knobs; None for a replayed row with values that the
+    engine's card does not know."""
     spec = prepared.spec
     configuration = candidate.configuration
     if not prepared.backend.recorded:
@@ -150,18 +154,17 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
 def _prior(
     prepared: Prepared, name: str, calibration: Calibration, setups: Setups, loads: Shares
 ) -> Prior | None:
-    """Return the prediction of physics with these figures, and with draws of them; None: no
-    prediction."""
+    """Return a calibration's prediction, and that of draws of its figures; None without one."""
     spec = prepared.spec
     limits = Limits(
         capacity=() if spec.load.fixed else spec.slos,
         request=spec.request_limits if spec.objective == GOODPUT else None,
     )
     engines = _groups_of_engines([one for one in setups if one is not None], spec)
-    # A factor shared by engines is drawn once.
+    # One draw of a factor for all engines that share it.
     offsets = drawn_factors(calibration, engines.values(), DRAWS, _SEED)
     more = calibration, offsets, limits
-    # Options of a command may change the model: each engine has its own.
+    # An engine's options may change the model.
     models = {one.configuration.engine: spec.model for one in setups if one is not None}
     models |= {
         name: space.context.model for name, space in prepared.spaces.items() if name in models
@@ -188,7 +191,7 @@ def _prior(
     for (owner, knob, effect), where in published.items():
         log = CARRIED * math.log(effect.ratio)
         said = f"{knob} ×{effect.ratio:g} ({owner}, {effect.load}; {effect.source})"
-        # The same draws whatever other effects there are.
+        # An effect's draws do not depend on the other effects.
         random = np.random.default_rng([_SEED, zlib.crc32(said.encode())])
         logs = log * random.standard_normal(DRAWS)
         mean = mean + log * where
@@ -204,14 +207,15 @@ def _prior(
         draws=draws,
         figures=figures,
         beyond=_beyond(spec, predicted[0], setups) if spec.load.fixed and len(loads) == 1 else None,
+        effect_errors={} if prepared.backend.predicted else _EFFECT_ERRORS,
     )
 
 
 def _published(
     prepared: Prepared, setups: Setups
 ) -> dict[tuple[str, str, PublishedEffect], Floats]:
-    """Return the setups (1, others 0) with each published effect of a knob that the simulator does
-    not read."""
+    """Return each published effect of a knob that the simulator does not read, with an indicator of
+    the setups that have it, shape ``(setups,)``."""
     found: dict[tuple[str, str, PublishedEffect], Floats] = {}
     for name, space in prepared.spaces.items():
         unread = with_unread(space, [space.effective({})]).unread
@@ -247,9 +251,8 @@ def _drawn(
     """Return the prediction for every setup with each draw of the figures, shape ``(draws,
     setups)``.
 
-    NaN where nothing is predicted, and of all but the `MOST` best. A latency's quantiles move as
-    its mean, and every other metric as the total throughput; how far one setup is above another is
-    the mean's matter, not theirs.
+    NaN without a prediction, and of all but the `MOST` best. The draws of a latency's quantiles are
+    those of its mean, and of every other metric those of the total throughput.
     """
     order = np.argsort(np.where(np.isfinite(mean), -mean, np.inf), kind="stable")
     places = [place for place in order[:MOST].tolist() if np.isfinite(mean[place])]
@@ -307,7 +310,7 @@ def _latency(metric: str) -> str | None:
 
 
 def _launch_s(row: Sequence[SteadyPrediction | None]) -> float:
-    """Return seconds of a launch: the start, and each load."""
+    """Return the seconds of a launch: its start and its loads; NaN: not predicted."""
     known = [one for one in row if one is not None]
     durations = [one.metrics.get("duration", math.nan) for one in known]
     return known[0].startup_s + sum(durations) if len(known) == len(row) else math.nan
@@ -319,6 +322,5 @@ def _predicted(node: SteadyNode, setup: Candidate) -> SteadyPrediction | None:
             setup.configuration.engine, setup.engine_version, setup.configuration.knobs
         )
     except (BadInput, ArithmeticError, ValueError, TypeError):
-        # An engine without figures, or a row whose values are of no configuration that there could
-        # be.
+        # An engine without figures, or a row of impossible values.
         return None

@@ -101,6 +101,18 @@ def test_draws_of_the_figures_vary_what_rests_on_them():
     assert next(one for one in bare.figures if one.name == "link_share").logs.std() > 0.2
 
 
+def test_effects_of_attention_kernels_are_uncertain_on_real_servers_alone():
+    """Measured ratios of two commands differed from the predicted ones by that standard
+    deviation."""
+    for prior in _of("process"):
+        assert prior.effect_errors == {
+            "attention_backend": 0.2,
+            "prefill_attention_backend": 0.2,
+            "decode_attention_backend": 0.2,
+        }
+    assert [prior.effect_errors for prior in _of("simulator")] == [{}]
+
+
 def test_weights_mean_over_the_logarithms_of_workloads():
     one, two = "random:1000:200:200", "random:100:400:50"
     alone = [_of("process", workloads=(name,))[0] for name in (one, two)]
