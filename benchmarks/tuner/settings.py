@@ -28,6 +28,7 @@ from typing import Any
 
 from recommended import best_known, truth
 
+from autotune.engines.command import Configuration
 from autotune.load.workloads import load_workload
 from autotune.node.resolve_command import knobs_modelled, resolve_for
 from autotune.tuner.backends.simulator import SimulatedEvaluator
@@ -79,7 +80,9 @@ def row_of(task: tuple[int, int]) -> dict[str, Any]:
     row |= {"settings": 0, "doubtful": [], "unread": [], "gain_percent": found.gain_percent}
     if chosen is None:
         return row
-    candidate = prepared.candidates.items[prepared.candidates.position(chosen.fingerprint)]
+    # Studies add candidates near their best.
+    candidates = prepared.candidates.including([Configuration(chosen.engine, chosen.config)])
+    candidate = candidates.items[candidates.position(chosen.fingerprint)]
     space = prepared.spaces[candidate.configuration.engine]
     resolved = resolve_for(space.engine, prepared.command_of(candidate), space.context)
     read = (

@@ -438,7 +438,9 @@ def _repeat(history: History, budget: int) -> Step | None:
 
     The first is that of the highest upper bound, a standard error above its mean.
     """
-    if not history.exhausted or len(history) >= repeats_end(history, budget):
+    # The finals of a verification need its launches.
+    room = not history.spec.verifies and len(history) < repeats_end(history, budget)
+    if not (room and history.exhausted):
         return None
     scores = history.adjusted()
     sd = scores.spread.sd
