@@ -90,13 +90,13 @@ def study_of(
         effects = planted
         row["planted"] = " ".join(map(str, planted.setting))
     best, whose = node.best(effects, grown=mode != "old")
-    told = _played(node, mode, seed, launches, effects)
+    played = _played(node, mode, seed, launches, effects)
     # A vendor's recipe is launched to compare with, whatever it gives up.
-    kept = node.keeping(told["visited"])
-    scores = [node.score(v, effects) if v in kept else -math.inf for v in told["visited"]]
+    kept = node.keeping(played["visited"])
+    scores = [node.score(v, effects) if v in kept else -math.inf for v in played["visited"]]
     best = max(best, *scores)
     quality = [math.exp(score - best) for score in scores]
-    chosen = told["recommended"]
+    chosen = played["recommended"]
     row |= {
         "best": round(math.exp(best), 1),
         "best_is": [whose.engine, *settings_of(node, whose)],
@@ -108,14 +108,14 @@ def study_of(
         else round(math.exp(node.score(chosen, effects) - best), 4),
         "chosen": [] if chosen is None else [chosen.engine, *settings_of(node, chosen)],
         "qualities": [round(q, 4) for q in quality],
-        "settings": [" ".join([one.engine, *settings_of(node, one)]) for one in told["visited"]],
-        "roles": told["roles"],
-        "stop": told["stop"],
-        "candidates": told["candidates"],
+        "settings": [" ".join([one.engine, *settings_of(node, one)]) for one in played["visited"]],
+        "roles": played["roles"],
+        "stop": played["stop"],
+        "candidates": played["candidates"],
         "seconds": round(process_time() - began_s, 1),
     }
     if isinstance(planted, Planted):
-        has = (i for i, one in enumerate(told["visited"], 1) if planted.has(one))
+        has = (i for i, one in enumerate(played["visited"], 1) if planted.has(one))
         row["launched"] = next(has, None)
         row["found"] = chosen is not None and planted.has(chosen)
     return row

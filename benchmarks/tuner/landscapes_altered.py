@@ -279,7 +279,7 @@ def crashing(base: Landscape) -> Landscape:
     started = np.isfinite(base.truth)
     crashes = np.zeros(len(encoding), dtype=np.bool_)
     failures = dict(base.failures or {})
-    told = []
+    causes = []
     for number in range(400):
         share = float((crashes & started).sum() / started.sum())
         if share >= _CRASHING - 0.01:
@@ -296,8 +296,8 @@ def crashing(base: Landscape) -> Landscape:
             continue
         failures |= {int(p): Failure(kind, words) for p in np.flatnonzero(hit & ~crashes)}
         crashes |= hit
-        told.append(words)
-    words = f"{base.name}; {(crashes & started).sum() / started.sum():.0%} of what started crashes: {'; '.join(told)}"
+        causes.append(words)
+    words = f"{base.name}; {(crashes & started).sum() / started.sum():.0%} of what started crashes: {'; '.join(causes)}"
     truth = np.where(crashes, np.nan, base.truth)
     return replace(base, words=words, truth=truth, failures=failures)
 
@@ -441,8 +441,8 @@ def partial_words(base: Landscape) -> Landscape:
             else replace(item, configuration=own.with_knobs(kv_cache_dtype=f"cache of {cache}"))
         )
     found = words(replace(base, candidates=replace(base.candidates, items=tuple(items))))
-    told = np.isfinite(found.priors[0].mean).mean() if found.priors else 0.0
-    return replace(found, words=f"{found.words}, {told:.0%} of which are in the cards' words")
+    known = np.isfinite(found.priors[0].mean).mean() if found.priors else 0.0
+    return replace(found, words=f"{found.words}, {known:.0%} of which are in the cards' words")
 
 
 def noisy(base: Landscape) -> Landscape:

@@ -34,7 +34,7 @@ def out_of_reach(kernels: Kernels, history: History) -> bool:
     slos = history.spec.with_goodput_floor.slos
     limited = [e for e in history if e.violations]
     positions = [e.position for e in limited]
-    predicted = kernels.beyond
+    predicted = kernels.limit_ratios
     if predicted is None or len(limited) < LEAST or len({*positions}) < 2:
         return False
     measured = np.array([[_beyond(slo, e) for slo in slos] for e in limited])

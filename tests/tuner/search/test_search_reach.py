@@ -30,7 +30,7 @@ def kernels(ttft: float, tpot: float, best: tuple[float, float] | None = None) -
     beyond = np.log(np.tile([[ttft], [tpot]], len(SMALL)))
     beyond[:, -1] = np.log(best or (ttft, tpot))
     return Kernels(
-        Encoding(SMALL), [Prior("physics", np.linspace(0, 1, len(SMALL)), beyond=beyond)]
+        Encoding(SMALL), [Prior("physics", np.linspace(0, 1, len(SMALL)), limit_ratios=beyond)]
     )
 
 
@@ -74,7 +74,7 @@ def test_a_goodput_of_few_requests_ends_a_study(good: float, best: float, ended:
     bad = np.full(len(SMALL), 0.95 * 100 / MOST_VIOLATIONS.limit)
     bad[-1] = (100 - best) / MOST_VIOLATIONS.limit
     known = Kernels(
-        Encoding(SMALL), [Prior("physics", np.zeros(len(SMALL)), beyond=np.log(bad)[None])]
+        Encoding(SMALL), [Prior("physics", np.zeros(len(SMALL)), limit_ratios=np.log(bad)[None])]
     )
     spec = make_spec(objective="request_goodput", goodput={"ttft": 2000.0})
     found = Rent(8).derived(

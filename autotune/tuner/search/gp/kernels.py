@@ -194,7 +194,7 @@ class Prior:
         draws: shape ``(draws, candidates)``: the mean with each draw of the source's uncertain
             figures; their covariance is the covariance of the candidates' errors. None = not known.
         figures: those figures.
-        beyond: shape ``(SLOs, candidates)``: ln(metric / limit) of each limited metric; NaN = not
+        limit_ratios: shape ``(SLOs, candidates)``: ln(metric / limit) of each limited metric; NaN = not
             known. None = no metric is predicted.
         effect_errors: knob to the standard deviation of the error of its values' predicted effects,
             each value of an engine's knob has one error in all candidates.
@@ -207,7 +207,7 @@ class Prior:
     launch_s: Floats | None = None
     draws: Floats | None = None
     figures: tuple[UnsureFigure, ...] = ()
-    beyond: Floats | None = None
+    limit_ratios: Floats | None = None
     effect_errors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -225,7 +225,7 @@ class Prior:
     def at(self, place: int) -> Prior:
         """Return this prior of one candidate: arrays of length 1, draws of shape ``(draws, 1)``."""
         rows = slice(place, place + 1)
-        drawn, beyond = self.draws, self.beyond
+        drawn, limit_ratios = self.draws, self.limit_ratios
         return Prior(
             self.name,
             self.mean[rows],
@@ -234,7 +234,7 @@ class Prior:
             None if self.launch_s is None else self.launch_s[rows],
             None if drawn is None else drawn[:, rows],
             self.figures,
-            None if beyond is None else beyond[:, rows],
+            None if limit_ratios is None else limit_ratios[:, rows],
             self.effect_errors,
         )
 
@@ -264,7 +264,7 @@ def joined(first: Prior, more: Sequence[Prior | None]) -> Prior:
         tuple(
             {(figure.engine, figure.name, figure.published): figure for figure in figures}.values()
         ),
-        with_more("beyond", math.nan),
+        with_more("limit_ratios", math.nan),
         first.effect_errors,
     )
 
@@ -285,7 +285,7 @@ class Kernels:
         costs: shape ``(candidates,)``: seconds of a launch over their median.
         p_starts: shape ``(candidates,)``: probability of starting, before any launch.
         doubts: shape ``(candidates,)``: codes of engine and expected cause of failure.
-        beyond: of the first prior that has it, see `Prior`; None: none has.
+        limit_ratios: of the first prior that has it, see `Prior`; None: none has.
         several_engines: the first of the knobs that vary is the engine.
         codes: shape ``(knobs, candidates)``: of the knobs that vary.
         beside: shape ``(knobs,)``: the knobs with one value among the first `product` candidates.
@@ -346,7 +346,9 @@ class Kernels:
         }
         self.doubts: Ints = ints([groups[pair] for pair in zip(engines, words, strict=True)])
         self.costs = _costs(priors, count)
-        self.beyond = next((prior.beyond for prior in priors if prior.beyond is not None), None)
+        self.limit_ratios = next(
+            (prior.limit_ratios for prior in priors if prior.limit_ratios is not None), None
+        )
         self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
         first = self.codes[:, :product]
         self.beside: Bools = (first == first[:, :1]).all(axis=1)
@@ -382,12 +384,12 @@ class Kernels:
             effects[1:] *= _alike(self.codes[0, rows], self.codes[0, positions])
         return distances, effects
 
-    def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
+    def summed_effects(self, variances: Floats, positions: Ints, alpha: Floats) -> Floats:
         """Return the posterior mean of the sum of main effects, shape ``(candidates,)``.
 
         Args:
             variances: shape ``(knobs,)``: of each knob's main effect.
-            pull: shape ``(len(positions),)``: the inverse covariance of the launches times their
+            alpha: shape ``(len(positions),)``: the inverse covariance of the launches times their
                 residuals.
         """
         total = np.zeros(len(self.encoding))
@@ -395,10 +397,10 @@ class Kernels:
             reach = table[:, self.codes[k, positions]]
             if self.several_engines and k:
                 engines = np.arange(self.codes[0].max() + 1)
-                by_engine = (_alike(engines, self.codes[0, positions]) * pull) @ reach.T
+                by_engine = (_alike(engines, self.codes[0, positions]) * alpha) @ reach.T
                 total += variances[k] * by_engine[self.codes[0], self.codes[k]]
             else:
-                total += np.take(variances[k] * (reach @ pull), self.codes[k])
+                total += np.take(variances[k] * (reach @ alpha), self.codes[k])
         return total
 
 

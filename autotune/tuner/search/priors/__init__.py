@@ -18,7 +18,7 @@ from autotune.engines import Candidate, CandidateSet
 from ...prepare.candidates import Prepared
 from ..gp.kernels import Prior
 from .simulated import physical
-from .sources import Source, keep, learned, sources_of
+from .sources import Source, keep, prior_of, sources_of
 
 __all__ = ["Source", "coverage", "keep", "priors_of", "priors_of_more", "sources_of"]
 
@@ -48,5 +48,5 @@ def priors_of_more(
 
 
 def _all(prepared: Prepared, sources: Sequence[Source]) -> list[Prior]:
-    earlier = (learned(source, prepared.candidates) for source in sources)
+    earlier = (prior_of(source, prepared.candidates) for source in sources)
     return [*(prior for prior in earlier if prior is not None), *physical(prepared)]

@@ -46,10 +46,10 @@ from ..objective import score_of, weights
 from ..reach import times
 
 DRAWS = 32
-CARRIED = 0.5
+SHARE_ELSEWHERE = 0.5
 """Mean of the share of a published effect, a logarithm, that holds on another node, model or load,
 and its standard deviation."""
-MOST = 200_000
+MOST_DRAWN = 200_000
 """Largest number of candidates with draws, those with the best means: 32 draws of them are 51 MB.
 The others get the median draw."""
 _EFFECT_ERRORS: Mapping[str, float] = {
@@ -189,7 +189,7 @@ def _prior(
     guessed = prepared.backend.predicted or _latency(spec.objective)
     published = {} if guessed else _published(prepared, setups)
     for (owner, knob, effect), where in published.items():
-        log = CARRIED * math.log(effect.ratio)
+        log = SHARE_ELSEWHERE * math.log(effect.ratio)
         said = f"{knob} ×{effect.ratio:g} ({owner}, {effect.load}; {effect.source})"
         # An effect's draws do not depend on the other effects.
         random = np.random.default_rng([_SEED, zlib.crc32(said.encode())])
@@ -206,7 +206,9 @@ def _prior(
         launch_s=np.array([_launch_s(row) for row in rows]),
         draws=draws,
         figures=figures,
-        beyond=_beyond(spec, predicted[0], setups) if spec.load.fixed and len(loads) == 1 else None,
+        limit_ratios=_limit_ratios(spec, predicted[0], setups)
+        if spec.load.fixed and len(loads) == 1
+        else None,
         effect_errors={} if prepared.backend.predicted else _EFFECT_ERRORS,
     )
 
@@ -230,7 +232,7 @@ def _published(
     return found
 
 
-def _beyond(
+def _limit_ratios(
     spec: StudySpec, predicted: Sequence[SteadyPrediction | None], setups: Setups
 ) -> Floats | None:
     """Return ln(metric / limit) of each limited metric, shape ``(SLOs, setups)``; NaN: unknown."""
@@ -251,11 +253,11 @@ def _drawn(
     """Return the prediction for every setup with each draw of the figures, shape ``(draws,
     setups)``.
 
-    NaN without a prediction, and of all but the `MOST` best. The draws of a latency's quantiles are
+    NaN without a prediction, and of all but the `MOST_DRAWN` best. The draws of a latency's quantiles are
     those of its mean, and of every other metric those of the total throughput.
     """
     order = np.argsort(np.where(np.isfinite(mean), -mean, np.inf), kind="stable")
-    places = [place for place in order[:MOST].tolist() if np.isfinite(mean[place])]
+    places = [place for place in order[:MOST_DRAWN].tolist() if np.isfinite(mean[place])]
     latency = _latency(spec.objective)
     name, sign = (HEADLINE, 1.0) if latency is None else (f"mean_{latency}_ms", -1.0)
     drawn = np.full((DRAWS, len(mean)), np.nan)

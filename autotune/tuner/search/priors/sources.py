@@ -35,7 +35,7 @@ _FOLDER = "sources"
 
 
 @frozen
-class Lesson:
+class Observation:
     """One earlier launch; score: the logarithm of the objective, more is better, None for a
     configuration that failed."""
 
@@ -48,7 +48,7 @@ class Source:
     """Earlier launches of one study or file; the name is shown to people: ``study v32-night``."""
 
     name: str
-    lessons: tuple[Lesson, ...]
+    observations: tuple[Observation, ...]
 
     def to_text(self) -> str:
         """Return JSON lines: the name, then one line per launch."""
@@ -58,7 +58,7 @@ class Source:
                 "config": dict(one.configuration.knobs),
                 "score": one.score,
             }
-            for one in self.lessons
+            for one in self.observations
         ]
         return "".join(json.dumps(row) + "\n" for row in ({"name": self.name}, *rows))
 
@@ -66,7 +66,9 @@ class Source:
     def from_text(cls, text: str) -> Source:
         """Return the inverse of `to_text`; raises ``ValueError`` or ``KeyError``."""
         head, *rows = (json.loads(line) for line in text.splitlines())
-        found = (Lesson(Configuration(row["engine"], row["config"]), row["score"]) for row in rows)
+        found = (
+            Observation(Configuration(row["engine"], row["config"]), row["score"]) for row in rows
+        )
         return cls(head["name"], tuple(found))
 
 
@@ -95,7 +97,7 @@ def keep(sources: Sequence[Source], folder: Path) -> None:
             write_atomically(path, source.to_text())
 
 
-def learned(source: Source, candidates: CandidateSet) -> Prior | None:
+def prior_of(source: Source, candidates: CandidateSet) -> Prior | None:
     """Return the prediction of the candidates from earlier launches; None without any of their
     engines.
 
@@ -103,12 +105,12 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     without earlier launches have no prediction.
     """
     values: dict[tuple[str, str], set[tuple[type, Scalar]]] = {}
-    for lesson in source.lessons:
-        for name, value in lesson.configuration.knobs.items():
-            values.setdefault((lesson.configuration.engine, name), set()).add((type(value), value))
+    for one in source.observations:
+        for name, value in one.configuration.knobs.items():
+            values.setdefault((one.configuration.engine, name), set()).add((type(value), value))
     columns = sorted({name for (_, name), several in values.items() if len(several) > 1})
     keys = [_row(candidate.configuration, columns) for candidate in candidates.items]
-    rows = [_row(lesson.configuration, columns) for lesson in source.lessons]
+    rows = [_row(one.configuration, columns) for one in source.observations]
     distinct = list(dict.fromkeys([*keys, *rows]))
     positions = {key: i for i, key in enumerate(distinct)}
     items = [
@@ -116,7 +118,9 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
         for key in distinct
     ]
     encoding = Encoding(CandidateSet(items, 0))
-    launched = [(positions[row], one.score) for row, one in zip(rows, source.lessons, strict=True)]
+    launched = [
+        (positions[row], one.score) for row, one in zip(rows, source.observations, strict=True)
+    ]
     ran = [p for p, score in launched if score is not None]
     broken = [p for p, score in launched if score is None]
     with one_thread():
@@ -126,7 +130,7 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
         odds = p_starts(encoding, ran, broken)
     own = np.array([positions[key] for key in keys])
     known = np.isin(
-        [key[0] for key in keys], [lesson.configuration.engine for lesson in source.lessons]
+        [key[0] for key in keys], [one.configuration.engine for one in source.observations]
     )
     if not known.any():
         return None
@@ -159,7 +163,9 @@ def _read(path: Path, spec: StudySpec) -> Source:
     if path.suffix.lower() == ".csv":
         table = read_table(path, library_of(spec)).rows
         found = [
-            Lesson(row.configuration, _score(spec, row.metrics) if row.failure is None else None)
+            Observation(
+                row.configuration, _score(spec, row.metrics) if row.failure is None else None
+            )
             for row in table
         ]
         name = f"table {path.name}"
@@ -167,10 +173,10 @@ def _read(path: Path, spec: StudySpec) -> Source:
     else:
         file = path / RESULTS if path.is_dir() else path
         launches = _launches(file)
-        found = [lesson for launch in launches for lesson in _lesson(launch, spec)]
+        found = [one for launch in launches for one in _observations(launch, spec)]
         name = f"study {file.absolute().parent.name}"
-        nothing = _nothing(launches, spec)
-    if not any(lesson.score is not None for lesson in found):
+        nothing = _why_unusable(launches, spec)
+    if not any(one.score is not None for one in found):
         raise BadInput(f"--from {path}: {nothing}")
     return Source(name, tuple(found))
 
@@ -187,7 +193,7 @@ def _launches(file: Path) -> list[Launch]:
     return rows.launches
 
 
-def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
+def _why_unusable(launches: Sequence[Launch], spec: StudySpec) -> str:
     """Return why no launch can be used, in words."""
     if not launches:
         return "it has no finished launch yet; let it run, or learn from another study"
@@ -198,8 +204,8 @@ def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
     return f"its launches did not measure {spec.objective}; they have {', '.join(has)}"
 
 
-def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
-    """Return what a launch teaches; empty if it failed by another cause than its configuration, or
+def _observations(launch: Launch, spec: StudySpec) -> list[Observation]:
+    """Return a launch's observation; empty if it failed by another cause than its configuration, or
     did not measure the metric."""
     configuration = launch.trial.configuration
     result = launch.result
@@ -207,9 +213,9 @@ def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
         return []
     if result.state is State.FAILED:
         blamed = result.failure is None or result.failure.blames_the_configuration
-        return [Lesson(configuration, None)] if blamed else []
+        return [Observation(configuration, None)] if blamed else []
     score = _score(spec, result.metrics)
-    return [] if score is None else [Lesson(configuration, score)]
+    return [] if score is None else [Observation(configuration, score)]
 
 
 def _score(spec: StudySpec, metrics: Mapping[str, JsonObject]) -> float | None:

@@ -13,7 +13,7 @@ import pytest
 from autotune.base.errors import BadInput, UnknownName
 from autotune.engines.command import Configuration, Scalar
 from autotune.tuner.search.priors import keep, priors_of, sources_of
-from autotune.tuner.search.priors.sources import Lesson, Source, learned
+from autotune.tuner.search.priors.sources import Observation, Source, prior_of
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.results import row_of
 from tests.small_study import launches
@@ -46,15 +46,18 @@ def _truth(knobs) -> float:
 def _source(broken=()) -> Source:
     """An earlier study of the same grid, of which the fraction was never varied."""
     rows = [knobs for _, knobs in GRID if knobs["memory_fraction"] == 0.8][::2]
-    lessons = [Lesson(Configuration("sglang", {**k, "page_size": 1}), _truth(k)) for k in rows]
+    observations = [
+        Observation(Configuration("sglang", {**k, "page_size": 1}), _truth(k)) for k in rows
+    ]
     return Source(
-        "study before", (*lessons, *(Lesson(Configuration("sglang", k), None) for k in broken))
+        "study before",
+        (*observations, *(Observation(Configuration("sglang", k), None) for k in broken)),
     )
 
 
 def test_the_order_carries_over_and_what_was_not_varied_has_no_say():
     other = ("vllm", {"tensor_parallel": 8, "data_parallel": 1})
-    found = learned(_source(), candidates([*GRID, other]))
+    found = prior_of(_source(), candidates([*GRID, other]))
     assert found is not None
     own, foreign = found.mean[: len(GRID)], found.mean[-1]
     truth = np.array([_truth(knobs) for _, knobs in GRID])
@@ -67,12 +70,12 @@ def test_failures_lower_the_odds_of_what_shares_their_cause():
     broken = [
         {**knobs, "memory_fraction": 0.9} for _, knobs in GRID if knobs["tensor_parallel"] == 1
     ][:3]
-    found = learned(_source(broken), candidates(GRID))
+    found = prior_of(_source(broken), candidates(GRID))
     assert found is not None
     assert found.p_starts is not None
     bad = np.array([k["tensor_parallel"] == 1 and k["memory_fraction"] == 0.9 for _, k in GRID])
     assert found.p_starts[bad].max() < found.p_starts[~bad].min()
-    assert learned(_source(), candidates(GRID)).p_starts is None
+    assert prior_of(_source(), candidates(GRID)).p_starts is None
 
 
 def _home(tmp_path, rows=None) -> Home:
@@ -96,9 +99,9 @@ def test_launches_are_read_and_what_says_nothing_is_left_out(tmp_path):
     spec = question(sources=(str(_home(tmp_path).source("before")),), workloads=("sharegpt",))
     (source,) = sources_of(spec, tmp_path / "new")
     assert source.name == "study before"
-    assert len(source.lessons) == 8  # one of the nine measurements did not count
-    assert [lesson.score is None for lesson in source.lessons].count(True) == 1
-    assert source.lessons[0].score == pytest.approx(math.log(6000))
+    assert len(source.observations) == 8  # one of the nine measurements did not count
+    assert [one.score is None for one in source.observations].count(True) == 1
+    assert source.observations[0].score == pytest.approx(math.log(6000))
 
 
 def test_a_latency_is_better_the_less_it_is(tmp_path):
@@ -107,7 +110,9 @@ def test_a_latency_is_better_the_less_it_is(tmp_path):
         workloads=("sharegpt",),
         objective="mean_ttft_ms",
     )
-    assert sources_of(spec, tmp_path / "new")[0].lessons[0].score == pytest.approx(-math.log(5000))
+    assert sources_of(spec, tmp_path / "new")[0].observations[0].score == pytest.approx(
+        -math.log(5000)
+    )
 
 
 def test_a_resumed_study_believes_the_same_after_the_earlier_one_has_gone(tmp_path):
@@ -136,7 +141,7 @@ def test_a_study_that_still_runs_may_end_in_half_a_line(tmp_path):
     with (home.source("before") / "results.jsonl").open("a") as file:
         file.write('{"engine": "vl')
     spec = question(sources=(str(home.source("before")),), workloads=("sharegpt",))
-    assert len(sources_of(spec, tmp_path / "new")[0].lessons) == 8
+    assert len(sources_of(spec, tmp_path / "new")[0].observations) == 8
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def test_goodput_is_foreseen_within_its_limits():
     assert len(wide) == 2
     assert wide[0].mean[0] > wide[0].mean[1]  # four requests at a time
     assert all((one.mean > other.mean).all() for one, other in zip(wide, tight, strict=True))
-    assert tight[1].beyond is not None
-    assert np.exp(tight[1].beyond) == pytest.approx(100 / 55, abs=0.1), (
+    assert tight[1].limit_ratios is not None
+    assert np.exp(tight[1].limit_ratios) == pytest.approx(100 / 55, abs=0.1), (
         "nearly all requests break the limit"
     )
 
