@@ -25,7 +25,18 @@ from .errors import (
 from .evidence import Evidence, Evidenced
 from .files import beside, expanded, sync_folder, write_atomically
 from .notify import Notify, Stage, Watch, silent
-from .values import Interval, Json, JsonObject, StringDict, StringMap, Strings, by_key, frozen
+from .values import (
+    FloatDict,
+    FloatMap,
+    Interval,
+    Json,
+    JsonObject,
+    StringDict,
+    StringMap,
+    Strings,
+    by_key,
+    frozen,
+)
 
 __all__ = [
     "AutotuneError",
@@ -35,6 +46,8 @@ __all__ = [
     "Environment",
     "Evidence",
     "Evidenced",
+    "FloatDict",
+    "FloatMap",
     "Interrupted",
     "Interval",
     "Json",

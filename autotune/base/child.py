@@ -10,14 +10,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
+
+from .values import StringMap
 
 IMPORT_FOLDER = str(Path(__file__).resolve().parents[2])
 """``PYTHONPATH`` of a child that must run this very package."""
 
-Environment = Mapping[str, str]
+Environment = StringMap
 """Environment variables."""
 
 _PR_SET_PDEATHSIG = 1

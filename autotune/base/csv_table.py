@@ -2,16 +2,17 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import MalformedFile
+from .values import StringMap
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def csv_table(
-    path: Path, text: str, needed: Mapping[str, str]
+    path: Path, text: str, needed: StringMap
 ) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Split into the header, and the line number and the cells, without blanks around them, of all
     non-empty rows.
@@ -40,7 +41,7 @@ def csv_table(
     return header, body
 
 
-def _check_header(path: Path, names: Sequence[str], line: int, needed: Mapping[str, str]) -> None:
+def _check_header(path: Path, names: Sequence[str], line: int, needed: StringMap) -> None:
     for column, what in needed.items():
         if column in names:
             continue

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from .values import StringDict, StringMap
+
 MASK = "REDACTED"
 """Replacement of a secret; safe to paste into a shell, JSON or YAML."""
 
@@ -126,7 +128,7 @@ def is_secret_name(name: str) -> bool:
     return last in _ALWAYS or (last in {"key", "keys"} and before in _KEY_OWNERS)
 
 
-def env(variables: Mapping[str, str]) -> dict[str, str]:
+def env(variables: StringMap) -> StringDict:
     return {
         name: MASK if _is_secret(name, value) else text(value) for name, value in variables.items()
     }
@@ -166,7 +168,7 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
     return rows
 
 
-def secrets_in(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
+def secrets_in(arguments: Sequence[str], variables: StringMap) -> set[str]:
     """Collect the secret values of a command, to be masked wherever else they appear, e.g. in its
     log."""
     settings = [*variables.items(), *(argument.partition("=")[::2] for argument in arguments)]

@@ -1,7 +1,5 @@
 """The decorator of immutable dataclasses, and names of common types."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
@@ -13,6 +11,10 @@ JsonObject = Mapping[str, Any]
 StringDict = dict[str, str]
 """Strings by name, e.g. the variables of an environment."""
 StringMap = Mapping[str, str]
+"""The same, only read."""
+FloatDict = dict[str, float]
+"""Figures by name, e.g. metrics."""
+FloatMap = Mapping[str, float]
 """The same, only read."""
 Strings = tuple[str, ...]
 Interval = tuple[float, float]

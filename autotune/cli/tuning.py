@@ -9,9 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
-from textwrap import fill
 
 from autotune.base import (
     BadInput,
@@ -89,7 +87,7 @@ def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
 
 def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
     """``autotune regress``: returns the exit status of the verdict."""
-    from autotune.outputs.report.sentences import regression
+    from autotune.outputs.report.sentences import lines
     from autotune.verify import regress as compare
 
     folder = Home(home)
@@ -99,8 +97,8 @@ def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
         folder, options, lambda message: say(message) if isinstance(message, str) else None
     )
     _send_to_mlflow(spec, done, folder, again=True)
-    lines = [*regression(outcome, done), *filter(None, [outcome.tune_again])]
-    answer(as_json, outcome.model_dump(mode="json"), lines)
+    shown = [*lines("regression", done, one=outcome), outcome.tune_again or ""]
+    answer(as_json, outcome.model_dump(mode="json"), filter(None, shown))
     return {"pass": 0, "regression": 5, "undecided": 6}[outcome.verdict]
 
 
@@ -208,34 +206,21 @@ def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> No
         say(note)
 
 
-_WIDTH = 100  # Columns of a study's final block
-
-
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
-    from autotune.outputs.report.sentences import brief, predictions
-    from autotune.outputs.report.text import command
+    from autotune.outputs.report.sentences import lines
     from autotune.outputs.tracking import view_address
 
     chosen = recommendation.recommended
     folder = home.study_folder(recommendation.study)
-    wrap = partial(fill, width=_WIDTH, break_long_words=False, break_on_hyphens=False)
-    lines = [""]
-    for sentence in (*predictions(recommendation), *brief(recommendation)):
-        # Keep a figure and its percent sign on one line.
-        lines.append(wrap(sentence.replace(" %", "\u00a0%")).replace("\u00a0", " "))
-    lines.append("")
-    files = "report.html"
-    if chosen is not None and not chosen.external:
-        lines += [command(chosen.command, _WIDTH), ""]
-        files += "" if chosen.stand_in else ", serve.sh"
-    elif advice := recommendation.advice:
-        lines += ["This measures the options:", command(advice.measure, _WIDTH), ""]
-    elif (miss := recommendation.nearest_miss) is not None and not recommendation.address:
-        lines += ["Command of the closest attempt:", command(miss.command, _WIDTH), ""]
-    lines += [f"files    {folder}: {files}", f"mlflow   {ui_command(home.path)}"]
-    if view := view_address(home.path, recommendation.study):
-        lines.append(f"         {view}")
-    answer(as_json, recommendation.to_json(), lines)
+    shown = printed(
+        "conclusion",
+        done=recommendation,
+        sentences=lines("predictions", recommendation) + lines("brief", recommendation),
+        folder=folder,
+        browser=ui_command(home.path),
+        view=view_address(home.path, recommendation.study),
+    )
+    answer(as_json, recommendation.to_json(), ["", shown])
     if chosen is None:
         external = "the server does not meet the limits"
         problem = external if recommendation.address else "no feasible configuration"

@@ -9,8 +9,6 @@ parser's options are printed, one JSON list behind `MARK`, and the program ends.
 than `LEAST` options is not the engine's own: the program goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, JsonObject, frozen
 
 from .compressed import CompressedAttention
 from .entry import Entry
@@ -198,7 +198,7 @@ class Architecture(Entry):
             )
         return self
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: JsonObject | None = None, deep: bool = False) -> Self:
         copy = super().model_copy(update=update, deep=deep)
         for name in ("groups", "attention_groups", "attended_limit", "hashed"):
             copy.__dict__.pop(name, None)

@@ -23,6 +23,7 @@ from packaging.version import InvalidVersion, Version
 from autotune.base import (
     BadInput,
     Json,
+    JsonObject,
     MalformedFile,
     RefusedCommand,
     StringDict,
@@ -221,10 +222,10 @@ class ParsedCommand:
 
     version: str
     model: str
-    args: Mapping[str, Any]
+    args: JsonObject
     given: frozenset[str]
     env: StringMap
-    config: Mapping[str, Any]
+    config: JsonObject
     servers: int
     unknown: Strings
 
@@ -554,7 +555,7 @@ class Engine:
         """Rewrite the arguments as the engine does before it parses them."""
         return arguments
 
-    def config(self, values: Mapping[str, Any], command: Command, version: str) -> Json:
+    def config(self, values: JsonObject, command: Command, version: str) -> Json:
         """Read the engine's own config file; empty if it has none."""
         return {}
 

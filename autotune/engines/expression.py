@@ -29,7 +29,7 @@ _NODES = (
 )  # fmt: skip
 _FUNCTIONS = {"min": min, "max": max, "int": int, "str": str, "len": len, "lower": str.lower}
 _HOLE = re.compile(r"\{([^{}]+)\}")
-Scope = Mapping[str, Any]
+Scope = JsonObject
 """The names that an expression sees, with their values."""
 _LONGEST, _MOST_BITS = 100_000, 4096
 """Characters of a text, and bits of a whole number."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from packaging.version import Version
 from pydantic import ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, SchemaValidator
 
-from autotune.base import BadInput, Json, MalformedFile, by_key
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, by_key
 
 from .entry import Entry
 from .schema import Option
@@ -92,7 +92,7 @@ class OptionTable:
 
         return SchemaValidator(cast(CoreSchema, schema(FileKey(key=""))))
 
-    def file_refusals(self, document: Mapping[str, Any]) -> list[ErrorDetails]:
+    def file_refusals(self, document: JsonObject) -> list[ErrorDetails]:
         """List what this version refuses in a config file, in pydantic's words as the engine does;
         nothing if its keys are not known."""
         try:
@@ -160,7 +160,7 @@ def read_rows(find: Callable[[str], Path], version: str) -> tuple[Json, list[Jso
     return document, sorted(rows.values(), key=lambda row: str(row.get("dest", row_name(row))))
 
 
-def row_name(row: Mapping[str, Any]) -> str:
+def row_name(row: JsonObject) -> str:
     """Return the key of the config file, or the first spelling of the option, that a row is of."""
     return str(row.get("key") or row["flags"][0])
 

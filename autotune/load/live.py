@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.base import BadInput, Notify, Terminated, write_atomically
+from autotune.base import BadInput, FloatDict, FloatMap, Notify, Terminated, write_atomically
 from autotune.base.arrays import Floats
 from autotune.engines import EngineCard, Library
 from autotune.engines.serving import TrafficMetrics
@@ -184,7 +184,7 @@ def workload_of(name: str, readings: Readings, *, searched: bool = False) -> Wor
 
 def _grown(
     readings: Readings,
-) -> tuple[list[dict[str, float]], tuple[EngineCard, TrafficMetrics], dict[str, float], Floats]:
+) -> tuple[list[FloatDict], tuple[EngineCard, TrafficMetrics], FloatDict, Floats]:
     """Return the sums of each page, their names, by how much they grew, and rows of the requests
     that began, wait and run."""
     pages = [sums(readings[at_s]) for at_s in sorted(readings)]
@@ -195,7 +195,7 @@ def _grown(
     return pages, (card, metrics), defaultdict(float, grew), rows
 
 
-def _counts(grew: Mapping[str, float], histogram: str | None) -> dict[float, float]:
+def _counts(grew: FloatMap, histogram: str | None) -> dict[float, float]:
     """Return the counts of a histogram's buckets by upper bound; none without it."""
     begin = f"{histogram}_bucket"
     held = {float(one[len(begin) :]): grew[one] for one in grew if one.startswith(begin)}
@@ -203,7 +203,7 @@ def _counts(grew: Mapping[str, float], histogram: str | None) -> dict[float, flo
     return dict(zip(bounds, np.diff([0.0, *map(held.__getitem__, bounds)]), strict=True))
 
 
-def _source(page: Mapping[str, float]) -> tuple[EngineCard, TrafficMetrics]:
+def _source(page: FloatMap) -> tuple[EngineCard, TrafficMetrics]:
     """Return the engine of a page and its names, those with histograms of lengths if it has them."""
     cards = Library().engines.values()
     known = [(card, one) for card in cards for one in card.serving.traffic_metrics]
@@ -214,7 +214,7 @@ def _source(page: Mapping[str, float]) -> tuple[EngineCard, TrafficMetrics]:
 
 
 def _lengths(
-    grew: Mapping[str, float],
+    grew: FloatMap,
     card: EngineCard,
     metrics: TrafficMetrics,
     kind: str,
@@ -303,8 +303,8 @@ def bursts(arrived: Floats, seconds: float) -> tuple[float, str]:
 
 
 def _prefix(
-    first: Mapping[str, float],
-    last: Mapping[str, float],
+    first: FloatMap,
+    last: FloatMap,
     card: EngineCard,
     table: Mapping[float, float],
     prompts: int,
@@ -326,9 +326,7 @@ def _prefix(
     )
 
 
-def _cache_use(
-    first: Mapping[str, float], last: Mapping[str, float], card: EngineCard
-) -> CacheUse | None:
+def _cache_use(first: FloatMap, last: FloatMap, card: EngineCard) -> CacheUse | None:
     """Return the use of the prefix cache between two pages; None where they do not have it."""
     uses = ([counters(one, page) for page in (first, last)] for one in card.serving.cache_metrics)
     return next((CacheUse.between(*pair) for pair in uses if all(pair)), None)

@@ -1,9 +1,8 @@
 """One of the loads that a server is measured with, and where its results stand."""
 
-from collections.abc import Mapping
 from dataclasses import field
 
-from autotune.base import frozen
+from autotune.base import StringMap, frozen
 
 from .capacity.search import LoadSearch
 from .metrics.table import CURVE, INVALID, Metrics
@@ -28,7 +27,7 @@ class Load:
     seed: int
     search: LoadSearch | None = None
     rung: int = 0
-    about: Mapping[str, str] = field(default_factory=dict)
+    about: StringMap = field(default_factory=dict)
 
     @property
     def name(self) -> str:

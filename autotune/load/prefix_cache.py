@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from autotune.base import Json, frozen
+from autotune.base import FloatDict, FloatMap, Json, frozen
 from autotune.engines import EngineCard
 from autotune.engines.serving import CacheMetrics, DraftGauges, DraftMetrics, Serving
 
@@ -134,7 +134,7 @@ class CacheReport(NamedTuple):
         }
 
 
-def counters(metrics: CacheMetrics, page: Mapping[str, float]) -> CacheUse | None:
+def counters(metrics: CacheMetrics, page: FloatMap) -> CacheUse | None:
     """Return the counters of a metrics page; None for another page, or one without hits."""
     has_hits = metrics.hits[0] in page or metrics.hits_zero_with in page
     if metrics.queries not in page or not has_hits:
@@ -292,7 +292,7 @@ def samples(text: str) -> dict[str, list[float]]:
     return page
 
 
-def sums(text: str) -> dict[str, float]:
+def sums(text: str) -> FloatDict:
     """Return the sum of the samples of each metric of a page, 0 for others."""
     return defaultdict(float, {name: sum(values) for name, values in samples(text).items()})
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autotune.base import BadInput, Json, frozen
+from autotune.base import BadInput, Json, StringDict, Strings, frozen
 from autotune.base.arrays import Ints
 
 from .requests import Requests
@@ -79,7 +79,7 @@ _WANTS_TEXT = re.compile(r"(?i)\bprompt\b.{0,80}\bbe (?:a )?(?:valid )?str(?:ing
 class Refused(NamedTuple):
     """Parts of a request that a server refuses, by its own words: fields, and token ids."""
 
-    fields: tuple[str, ...] = ()
+    fields: Strings = ()
     ids: bool = False
 
     def with_refusal(self, words: str) -> Refused:
@@ -163,7 +163,7 @@ class Prompts:
         return json.dumps(body, separators=(",", ":")).encode()
 
     def history_body(
-        self, messages: Sequence[dict[str, str]], tools: Sequence[object], tokens: int
+        self, messages: Sequence[StringDict], tools: Sequence[object], tokens: int
     ) -> bytes:
         """Return the body of a session's turn.
 

@@ -8,8 +8,6 @@ It hides the physics of a server. Public: `predict`, `simulate.simulate`, `resol
 'simulated'
 """
 
-from __future__ import annotations
-
 from autotune.base import Json
 from autotune.engines import Context, Library, split_command
 from autotune.engines.machine import node as node_card

@@ -26,7 +26,18 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import AllowInfNan, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
-from autotune.base import BadInput, Interval, Json, JsonObject, MalformedFile, frozen
+from autotune.base import (
+    BadInput,
+    FloatDict,
+    Interval,
+    Json,
+    JsonObject,
+    MalformedFile,
+    StringDict,
+    StringMap,
+    Strings,
+    frozen,
+)
 from autotune.base.arrays import Floats
 from autotune.engines import Entry, HardwareCard, Knobs, Library, ModelCard
 from autotune.engines.entry import spaces_root
@@ -70,14 +81,14 @@ class Subject(Entry):
     read: PositiveFloat
     written: PositiveFloat
     in_flight: PositiveFloat
-    mixers: tuple[str, ...] = ()
+    mixers: Strings = ()
     """Kinds of the model's layers beside `MEASURED_MIXERS`."""
 
     @property
     def load(self) -> tuple[float, float, float]:
         return self.read, self.written, self.in_flight
 
-    def unseen(self, errors: PredictionErrors) -> tuple[str, ...]:
+    def unseen(self, errors: PredictionErrors) -> Strings:
         """List engine, version, GPU, model, kinds of layers and workload, if no measured row is
         near.
 
@@ -107,7 +118,7 @@ class PredictionErrors(Entry):
     `unseen`."""
 
     engines: dict[str, dict[str, ErrorSpread]] = {}
-    unseen: dict[str, float] = {}
+    unseen: FloatDict = {}
     covered: list[Subject] = []
 
 
@@ -174,7 +185,7 @@ class Figure(Entry):
     typical: NonNegativeFloat
     low: NonNegativeFloat
     high: PositiveFloat
-    spread: dict[str, float] = {}
+    spread: FloatDict = {}
     source: str
 
 
@@ -200,7 +211,7 @@ class Learned(Entry):
     evidence: str
 
 
-ByFactor = dict[str, dict[str, dict[str, float]]]
+ByFactor = dict[str, dict[str, FloatDict]]
 """A number of each factor, by level, group and figure."""
 
 
@@ -256,7 +267,7 @@ class Calibration(Entry):
         return min(spread, number_of(which, self.deviations, spread))
 
 
-def groups_of(setup: ServerSetup) -> dict[str, str]:
+def groups_of(setup: ServerSetup) -> StringDict:
     """Return the groups of an engine's version with a model on a node, by level.
 
     GPUs are grouped by vendor and generation: what an H200 taught of kernels holds for an H100 too,
@@ -276,7 +287,7 @@ def groups_of(setup: ServerSetup) -> dict[str, str]:
     }
 
 
-def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
+def factors_of(physics: Physics, groups: StringMap) -> Iterator[Factor]:
     """List the factors of a member of these groups."""
     for name, figure in physics.figures.items():
         for level, group in groups.items():
@@ -285,7 +296,7 @@ def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
 
 
 def drawn_factors(
-    calibration: Calibration, groups: Iterable[Mapping[str, str]], draws: int, seed: int
+    calibration: Calibration, groups: Iterable[StringMap], draws: int, seed: int
 ) -> dict[Factor, Floats]:
     """Draw errors of ln(factor), shape (draws,): normal, independent, one draw for all groups with
     it."""
@@ -301,7 +312,7 @@ def drawn_factors(
 def composed(
     physics: Physics,
     calibration: Calibration,
-    groups: Mapping[str, str],
+    groups: StringMap,
     moved: Mapping[Factor, Floats] | None = None,
 ) -> Json:
     """Return figures of a member of these groups, each in its range; arrays of draws if ln(factor)
@@ -318,7 +329,7 @@ def composed(
     return values
 
 
-def pressing(calibration: Calibration, members: Iterable[Mapping[str, str]]) -> list[str]:
+def pressing(calibration: Calibration, members: Iterable[StringMap]) -> list[str]:
     """Say of members of these groups which fitted figures lie within 2 % of a limit of theirs.
 
     What a fit wants beyond the limit it puts into other figures, which are then wrong.

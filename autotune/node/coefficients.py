@@ -5,8 +5,6 @@ The arithmetic is the same for every engine. Its behaviour stands in
 `autotune.node.calibration`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from functools import cache
@@ -14,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from autotune.base import Json, UnknownName
+from autotune.base import FloatDict, Json, UnknownName
 from autotune.engines import Entry, ModelCard
 from autotune.engines.entry import VersionRange, spaces_root
 from autotune.engines.expression import Expression, Scope, evaluate
@@ -282,8 +280,8 @@ class Adjustment(Conditional):
     where: Expression = "True"
     """Condition over ``model, hardware, gpus``; elsewhere the knobs in `when` are not read."""
     set: Json = {}
-    multiply: dict[str, float] = {}
-    add: dict[str, float] = {}
+    multiply: FloatDict = {}
+    add: FloatDict = {}
     reason: str
 
     def holds(self, scope: Scope, version: str) -> bool:

@@ -1,7 +1,5 @@
 """Memory plan of a GPU: its parts, the space for the KV cache, and the uncertainty."""
 
-from __future__ import annotations
-
 import math
 from enum import StrEnum
 from statistics import NormalDist

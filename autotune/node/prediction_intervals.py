@@ -1,7 +1,5 @@
 """Uncertainty of the simulated node: intervals, and comparisons of two configurations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from packaging.version import Version

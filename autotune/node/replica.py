@@ -6,8 +6,6 @@ saturates, requests reach the scheduler late, or tokens the client. What the pre
 counts as used in the KV pool, whether or not a running sequence uses it.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import OrderedDict, deque

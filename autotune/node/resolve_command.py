@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from autotune.base import BadInput, Evidence, Json, frozen
+from autotune.base import BadInput, Evidence, Json, JsonObject, frozen
 from autotune.engines import (
     Command,
     Configuration,
@@ -42,7 +42,7 @@ from .simulate import SimulatedOutcome, simulate
 
 _ARGS = re.compile(r"\bargs\.(\w+)")
 
-RANDOM_WEIGHTS: Mapping[str, Any] = {
+RANDOM_WEIGHTS: JsonObject = {
     "load_gb_s": math.inf,
     "expert_imbalance": 0.0,
     "forced_on_text": True,

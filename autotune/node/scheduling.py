@@ -14,8 +14,6 @@ arrives, or the KV pool is full, the batch stays the same and only its context g
 is evaluated at both ends of a stretch and linear in between.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Server of the simulated node: its knobs, and the engine's values of unset ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

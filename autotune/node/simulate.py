@@ -11,8 +11,6 @@
 Its numbers are *simulated*: never to be mixed with measured ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import field, replace
 

@@ -35,6 +35,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from autotune.base import FloatDict, FloatMap, Strings
 from autotune.base.arrays import Floats
 from autotune.engines import HardwareCard, Knobs, ModelCard
 from autotune.load.metrics.formulas import Slo
@@ -539,7 +540,7 @@ class SteadyPrediction(NamedTuple):
             throughput there alone.
     """
 
-    metrics: Mapping[str, float]
+    metrics: FloatMap
     starts: float
     doubt: str
     startup_s: float
@@ -642,7 +643,7 @@ class SteadyNode:
 
     def _compute_flows(
         self, knobs: Knobs, engine: str, version: str, running: tuple[int, ...]
-    ) -> tuple[dict[str, float], dict[str, Floats]]:
+    ) -> tuple[FloatDict, dict[str, Floats]]:
         """Return metrics with the calibrated figures, and logarithms with each draw."""
         server = self._server(knobs, engine, version, drawn=True)
         served = [
@@ -659,7 +660,7 @@ class SteadyNode:
         count = len(next(iter(self._moved.values())))
         return metrics, {name: np.broadcast_to(log, count)[1:] for name, log in logs.items()}
 
-    def _metrics_of(self, served: Served) -> dict[str, float]:
+    def _metrics_of(self, served: Served) -> FloatDict:
         metrics = _metrics(served)
         if self._limits.capacity:
             speed, place = (
@@ -686,7 +687,7 @@ class Memo(Generic[Value]):
 
     def __init__(self, compute: Callable[..., Value]) -> None:
         self._compute = compute
-        self._names: dict[str, tuple[str, ...]] = {}
+        self._names: dict[str, Strings] = {}
         self._known: dict[str, dict[tuple[Any, ...], Value]] = {}
 
     def __call__(self, knobs: Knobs, engine: str, *more: Any) -> Value:
@@ -704,7 +705,7 @@ class Memo(Generic[Value]):
         return value
 
 
-def _key(names: tuple[str, ...], knobs: Knobs, more: tuple[Any, ...]) -> tuple[Any, ...]:
+def _key(names: Strings, knobs: Knobs, more: tuple[Any, ...]) -> tuple[Any, ...]:
     values = list(map(knobs.get, names))
     # 1 and True are equal to a dictionary, and not to an engine.
     return (more, *values, *map(type, values))
@@ -724,7 +725,7 @@ def _central(served: Served) -> dict[str, Seconds]:
     return metrics
 
 
-def _metrics(served: Served) -> dict[str, float]:
+def _metrics(served: Served) -> FloatDict:
     metrics = {name: float(value) for name, value in _central(served).items()}
     requests = sum(load.requests for load, _ in served)
     metrics["duration"] = seconds = float(sum(flow.seconds for _, flow in served))

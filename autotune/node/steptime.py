@@ -8,8 +8,6 @@ A figure may be an array of draws, shape (draws,). Seconds of several steps, and
 arrays.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autotune.base import FloatDict
 from autotune.base.arrays import Floats
 from autotune.engines.cards import (
     Architecture,
@@ -432,9 +431,9 @@ class _AttentionCost(NamedTuple):
     """
 
     layers: int
-    bytes: dict[str, float]
-    decode: dict[str, float]
-    prefill: dict[str, float]
+    bytes: FloatDict
+    decode: FloatDict
+    prefill: FloatDict
     window: int
     sparse: bool
     compressed: bool

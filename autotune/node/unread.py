@@ -1,7 +1,5 @@
 """Knobs that the simulated node does not read: its figures say nothing of their values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace

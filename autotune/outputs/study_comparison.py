@@ -312,9 +312,9 @@ def _study_lines(letter: str, study: FinishedStudy) -> list[str]:
         ends = f" ({'; '.join(intervals)})" if intervals else ""
         lines.append(f"   {choice.engine} {choice.engine_version}: {figure}{ends}")
         lines += [f"   {line}" for line in choice.command.splitlines()]
-    if unseen := sentences.not_simulated(outcome):
+    if unseen := sentences.said("not_simulated", outcome):
         lines.append(f"   {unseen}")
-    gain = sentences.gain(outcome)
+    gain = sentences.said("gain", outcome)
     if baseline := outcome.baseline:
         gain += f" The baseline is {baseline.engine} {baseline.engine_version}."
     cost = f"{outcome.launches} launches"

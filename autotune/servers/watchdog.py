@@ -39,7 +39,7 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
-from autotune.base import frozen
+from autotune.base import FloatDict, StringDict, frozen
 from autotune.base.child import adopt_orphans, die_with_parent
 
 from . import StopReport
@@ -89,7 +89,7 @@ class Request:
     """
 
     argv: list[str]
-    env: dict[str, str]
+    env: StringDict
     folder: str
     log: str
     log_offset: int
@@ -111,7 +111,7 @@ class Watchdog:
         self._input = received
         self._abandoned = False
         self._exit_code: int | None = None
-        self._stop: dict[str, float] | None = None
+        self._stop: FloatDict | None = None
         self._shared_memory = LeftMemory(request.shared_memory, request.argv, request.env)
         self._locks = LeftLocks(request.locks, bool(request.docker))
         self._look_s = (monotonic(), _TICK_S)

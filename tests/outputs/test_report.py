@@ -18,7 +18,7 @@ from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.installed import InstalledEngine
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
-from autotune.outputs.report.sentences import brief, paragraphs, promises
+from autotune.outputs.report.sentences import brief, lines, paragraphs
 from autotune.outputs.report.text import prose
 from autotune.tuner.study.home import ui_command
 from autotune.tuner.study.recommendation import (
@@ -291,7 +291,9 @@ def test_a_cost_that_falls_is_not_announced_as_a_rise(tmp_path: Path) -> None:
         "Cost 0.0691 per million tokens on sharegpt with sglang, baseline 0.167 with vllm" in told
     )
     assert "with vllm: costs 58.6 % less (95 % interval -60.9 % to -54.8 %)." in told
-    assert not any("  " in line for line in [*brief(done), *paragraphs(done), *promises(done)])
+    assert not any(
+        "  " in line for line in [*brief(done), *paragraphs(done), *lines("promises", done)]
+    )
 
 
 def test_answers_that_were_checked_are_not_called_unjudged(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from autotune.base.notify import silent
 from autotune.engines.command import Command
 from autotune.engines.failure import Failure, FailureKind
 from autotune.engines.installed import InstalledEngine
-from autotune.outputs.report.sentences import regression
+from autotune.outputs.report.sentences import lines
 from autotune.outputs.tracking.content import outcome_metrics, outcome_tags
 from autotune.tuner.backends import EvaluationSetup, Evaluator, backend_named
 from autotune.tuner.search.decide.sequential_test import Look, repeated_interval
@@ -237,8 +237,8 @@ def test_a_command_that_no_longer_runs_has_regressed(tmp_path: Path) -> None:
         *("regression", "bad_argument", None),
     )
     assert found.launches == 4
-    assert "the recommended command: does not run: bad_argument, 4 launches" in regression(
-        found, done_of(home)
+    assert "the recommended command: does not run: bad_argument, 4 launches" in lines(
+        "regression", done_of(home), one=found
     )
     # Where neither version runs nothing is known of the new one.
     other = study(tmp_path / "other")
@@ -337,7 +337,9 @@ def test_where_the_old_version_is_gone_the_study_stands_for_it_and_nothing_passe
     found = compare(home, asked, alone)
     assert (found.old, found.verdict) == ("rows", verdict)
     assert {version for version, _ in alone.made} == {"0.33.0"}
-    assert "are used instead, from another day" in "".join(regression(found, done_of(home)))
+    assert "are used instead, from another day" in "".join(
+        lines("regression", done_of(home), one=found)
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from autotune.base.notify import silent
 from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
-from autotune.outputs.report.sentences import gain, predictions
+from autotune.outputs.report.sentences import lines
+from autotune.outputs.report.sentences import said as sentence
 from autotune.outputs.tracking.content import outcome_tags
 from autotune.tuner.comparison import StudyFigures
 from autotune.tuner.search.decide.verdict import judge
@@ -77,7 +78,7 @@ def test_a_prediction_says_whether_it_holds_on_a_real_node(
     )
     advised = f"`autotune verify {outcome.study} --on process`" in conclusion(outcome)
     assert advised is ("real node" in said)
-    assert f"Verdict: {said}" in gain(outcome), "serve.sh and the exports"
+    assert f"Verdict: {said}" in sentence("gain", outcome), "serve.sh and the exports"
 
 
 @pytest.mark.parametrize(
@@ -166,15 +167,15 @@ def test_each_command_stands_beside_its_prediction_and_its_error(tmp_path: Path)
     )
     outcome = small_study.recommendation(predictions=rows, evidence=Evidence.MEASURED)
     assert Recommendation.from_json(outcome.to_json()) == outcome
-    assert predictions(outcome)[1] == (
+    assert lines("predictions", outcome)[1] == (
         "Recommended (sglang): predicted 8,640 (90 % interval 4,320 to 17,300), measured 9,100, "
         "prediction error -5.0 %."
     )
     report = render(StudyRecord(spec, launches, outcome, tmp_path), "md")
     assert "## How accurate were the predictions?" in report
-    for line in predictions(outcome):
+    for line in lines("predictions", outcome):
         assert line in report.replace("\\_", "_")
-    assert "out_of_memory, not measured" in predictions(outcome)[2]
+    assert "out_of_memory, not measured" in lines("predictions", outcome)[2]
     assert "autotune verify s --on" in report.replace(" \\\n ", ""), "how to do it again"
 
 

@@ -16,7 +16,7 @@ from autotune.base.errors import BadInput
 from autotune.base.evidence import Evidence
 from autotune.base.notify import silent
 from autotune.engines.command import Command, Configuration
-from autotune.outputs.report.sentences import regression
+from autotune.outputs.report.sentences import lines
 from autotune.outputs.tracking.content import outcome_tags
 from autotune.tuner.backends import backend_named
 from autotune.tuner.study.home import Home
@@ -211,7 +211,7 @@ def test_an_emulated_program_is_not_compared_with_a_real_one(
     other = study(tmp_path / "other")
     found = compare(other, asked("process", machine), Node(evidence=Evidence.EMULATED))
     assert found.evidence is Evidence.EMULATED
-    assert "(EMULATED)" in regression(found, done_of(other))[0]
+    assert "(EMULATED)" in lines("regression", done_of(other), one=found)[0]
 
 
 def test_comparisons_outlive_another_recommendation_and_tell_whose_they_are(
@@ -224,12 +224,12 @@ def test_comparisons_outlive_another_recommendation_and_tell_whose_they_are(
     (home.study_folder("s") / "recommendation.json").unlink()
     assert home.regressions("s") == done.regressions
     assert outcome_tags(done)[f"regress.{NEW}"] == done.regressions[-1].verdict
-    mine = regression(done.regressions[0], done)
+    mine = lines("regression", done, one=done.regressions[0])
     assert any(line.startswith("the recommended command: ") for line in mine)
     other = done.model_copy(update={"recommended": small_study.choice(small_study.WINNER, 9000.0)})
     assert any(
         line.startswith("the recommended command, an earlier one: ")
-        for line in regression(done.regressions[0], other)
+        for line in lines("regression", other, one=done.regressions[0])
     )
     # On another backend than the study's its repeats say nothing of the spread, and that is told.
     told = "the interval is by the spread of these launches alone: those of the study are simulated"

@@ -14,7 +14,7 @@ from autotune.engines.command import Command
 from autotune.load.metrics.formulas import Slo, goodput_limits, parse_goodput, summarize
 from autotune.load.metrics.records import RequestRecords
 from autotune.load.metrics.table import COSTS, DERIVED, METRICS, Metrics, Rent
-from autotune.outputs.report.sentences import money
+from autotune.outputs.report.sentences import lines
 from autotune.tuner.backends import ValidatedEvaluator
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search import objective
@@ -196,13 +196,13 @@ def test_a_study_says_what_it_cost() -> None:
     assert cost is not None
     assert cost.node_hours == pytest.approx(told.duration_s / 3600)
     assert cost.cost == pytest.approx(cost.node_hours * 8 * 3)
-    took, price = money(told)
+    took, price = lines("money", told)
     assert took == "The study took 0.378 node-hours of the simulated node (3.02 GPU-hours)."
     assert price.startswith("At 3.00 per GPU-hour that is 9.")
     free = recommend(spec(), CANDIDATES, story(), (), "done")
-    assert len(money(free)) == 1
+    assert len(lines("money", free)) == 1
     ranked = cost.model_copy(update={"node_hours_by_fidelity": {"random_weights": 0.25}})
-    said = money(told.model_copy(update={"study_cost": ranked}))[0]
+    said = lines("money", told.model_copy(update={"study_cost": ranked}))[0]
     assert said.endswith(
         "(3.02 GPU-hours), 0.250 node-hours of them for launches with random weights."
     )
@@ -220,4 +220,4 @@ def test_a_machine_without_a_gpu_spends_no_gpu_hours() -> None:
     assert told.study_cost is not None
     assert told.study_cost.gpu_hours is None
     assert told.study_cost.node_hours > 0
-    assert "GPU" not in " ".join(money(told))
+    assert "GPU" not in " ".join(lines("money", told))

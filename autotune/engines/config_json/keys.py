@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.base import Json, JsonObject, MalformedFile, StringDict, frozen
+from autotune.base import FloatDict, Json, JsonObject, MalformedFile, StringDict, frozen
 
 from ..cards import MatrixType
 from ..entry import Entry, spaces_file
@@ -144,7 +144,7 @@ class ConfigFacts(Entry):
     classes: Lists
     mixers: StringDict
     beside_attention: StringDict
-    state_types: dict[str, float]
+    state_types: FloatDict
     per_layer_figures: StringDict
     expert_types: StringDict
     decoders: list[str]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.base import BadInput, Evidence, Interval, Json
+from autotune.base import BadInput, Evidence, Interval, Json, Strings
 
 from ..metrics import readable
 from ..metrics.table import HEADLINE, METRICS
@@ -116,9 +116,9 @@ class Comparison(NamedTuple):
 
     a: str
     b: str
-    warnings: tuple[str, ...]
+    warnings: Strings
     changes: tuple[Change, ...]
-    notes: tuple[str, ...]
+    notes: Strings
     points: Mapping[str, tuple[Change, ...]]
 
     def to_json(self) -> Json:

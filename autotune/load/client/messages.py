@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from autotune.base import Json, frozen
+from autotune.base import Json, StringDict, frozen
 from autotune.base.arrays import Floats, Ints
 
 from ..metrics.records import COLUMNS, SERIES, RequestRecords
@@ -280,7 +280,7 @@ class Conversation:
     prompts: Prompts
     requests: Requests
     turns: list[tuple[int, int, str]] = field(default_factory=list)
-    messages: list[dict[str, str]] = field(default_factory=list)
+    messages: list[StringDict] = field(default_factory=list)
 
     def request(self, number: int) -> tuple[bytes, float]:
         """Return the HTTP request of a turn, with the whole history, and the think time before it

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Literal
 
 import numpy as np
 
-from autotune.base import BadInput, frozen
+from autotune.base import BadInput, FloatDict, FloatMap, frozen
 from autotune.base.arrays import Bools, Floats
 from autotune.engines import Entry
 
@@ -341,10 +341,10 @@ better: 99.0 for 99.4 %, not 1.0 for 0.6 %."""
 _FORM = "write latency:ms, …, e.g. 'ttft:2000 tpot:50'; the latencies are ttft, tpot and e2el, the limits milliseconds"
 
 
-def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
+def parse_goodput(texts: Sequence[str]) -> FloatDict:
     """Parse latency to its limit in ms, from one text or several; raises `BadInput` on anything
     else."""
-    limits: dict[str, float] = {}
+    limits: FloatDict = {}
     for word in (word for text in texts for word in text.split() or [text]):
         name, colon, number = word.partition(":")
         try:
@@ -363,7 +363,7 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
     return limits
 
 
-def goodput_limits(limits: Mapping[str, float]) -> tuple[Slo, ...]:
+def goodput_limits(limits: FloatMap) -> tuple[Slo, ...]:
     """Return limits in the form for `autotune.load.metrics.formulas.summarize`."""
     return tuple(
         Slo(metric=f"{name}_ms", sense="<=", limit=limit) for name, limit in limits.items()

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from autotune.base import Json, frozen
+from autotune.base import FloatDict, Json, frozen
 from autotune.base.arrays import Bools, Floats
 
 COLUMNS = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
@@ -131,7 +131,7 @@ def latencies(done: RequestRecords) -> dict[str, Floats]:
     }
 
 
-def statistics(name: str, values: Floats) -> dict[str, float]:
+def statistics(name: str, values: Floats) -> FloatDict:
     """Return all `STATISTICS` of a latency's samples under their names, e.g. ``p99_ttft_ms``; 0
     without samples."""
     values = values if len(values) else np.zeros(1)

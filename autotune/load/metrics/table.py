@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple, TypeGuard
 
-from autotune.base import BadInput, JsonObject, UnknownName, beside, frozen
+from autotune.base import BadInput, Json, JsonObject, Strings, UnknownName, beside, frozen
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
 
-Metrics = dict[str, Any]
+Metrics = Json
 """Metrics of one workload under the names of `autotune.load.metrics.formulas`."""
 
 HEADLINE = "total_token_throughput"
@@ -162,7 +162,7 @@ limits."""
 COSTS = tuple(name for name, row in METRICS.items() if row.needs == "--gpu-hour-price")
 
 
-def shown_in(place: Place) -> tuple[str, ...]:
+def shown_in(place: Place) -> Strings:
     """Return the names of the metrics of a place of display, in the table's order."""
     return tuple(name for name, row in TABLE.items() if place in row.shown)
 

@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.base import BadInput, Json, UnknownName, beside
+from autotune.base import BadInput, Json, StringDict, Strings, UnknownName, beside
 from autotune.engines import Entry, Library
 from autotune.engines.entry import parse_yaml
 from autotune.engines.library import load
@@ -48,7 +48,7 @@ from .lengths import (
 from .prompt_files import Half, held_at_once
 from .traces import waits
 
-_FORMS: dict[str, dict[str, str]] = parse_yaml(beside(__file__, "forms.yaml"))
+_FORMS: dict[str, StringDict] = parse_yaml(beside(__file__, "forms.yaml"))
 """Generated workloads: the syntax of each, as a pattern and for people."""
 
 _LENGTHS: TypeAdapter[Lengths] = TypeAdapter(Lengths)
@@ -315,7 +315,7 @@ def _misfit(lengths: Lengths, arrival: Arrival) -> str:
     return ""
 
 
-def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
+def _swept(point: Any) -> dict[Strings, list[Any]]:
     """Return the lists in place of numbers, by position."""
     fields = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
     return {path: values for path, values in fields.items() if isinstance(values, list)}
@@ -417,7 +417,7 @@ def _in_form(text: str) -> Workload:
     )
 
 
-def _drawn(parts: dict[str, str], usage: str) -> Json:
+def _drawn(parts: StringDict, usage: str) -> Json:
     """Return the lengths of ``random:LEAST-MOST:…``, drawn uniformly; empty for fixed ones.
 
     Replaces the numbers in `parts` by ranges, as people read them. Raises `BadInput` for a range
@@ -437,9 +437,7 @@ def _drawn(parts: dict[str, str], usage: str) -> Json:
     return drawn
 
 
-def with_options(
-    names: Sequence[str], speedup: float | None, output_len: int | None
-) -> tuple[str, ...]:
+def with_options(names: Sequence[str], speedup: float | None, output_len: int | None) -> Strings:
     """Return the workloads' names, with traces replayed this number of times faster, and with this
     length of the answers that files lack; None: unchanged.
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field, PositiveInt, model_validator
 
-from autotune.base import BadInput, MalformedFile
+from autotune.base import BadInput, MalformedFile, Strings
 from autotune.base.arrays import Floats, Ints
 from autotune.engines import Entry
 
@@ -72,7 +72,7 @@ def passages(
 
 
 @lru_cache(maxsize=2)
-def documents(kind: TextKind) -> tuple[str, ...]:
+def documents(kind: TextKind) -> Strings:
     """Return the texts of the passages, in a fixed order: this Python's documentation or its code.
 
     Speculative decoding lives on text that can be guessed, which random tokens are not. These are

@@ -39,7 +39,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.base import BadInput, Json, MalformedFile, beside
+from autotune.base import BadInput, Json, MalformedFile, StringDict, beside
 from autotune.engines.entry import parse_yaml
 
 from ..requests import Content, spoken
@@ -103,7 +103,7 @@ def half_of(items: Sequence[_Item], half: Half | None) -> Sequence[_Item]:
     return [items[2 * pair + (int(side) + half) % 2] for pair, side in enumerate(toss)]
 
 
-class _Cells(dict[str, str]):
+class _Cells(StringDict):
     """A row of a table, by the names of its header; without its empty cells."""
 
 

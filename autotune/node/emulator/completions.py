@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -19,7 +19,7 @@ from time import perf_counter, time
 from typing import Any
 from uuid import uuid4
 
-from autotune.base import BadInput, Json, JsonObject, UnknownName, frozen
+from autotune.base import BadInput, FloatMap, Json, JsonObject, UnknownName, frozen
 from autotune.engines.entry import first_for
 from autotune.engines.expression import evaluate, fill_value
 
@@ -88,7 +88,7 @@ class AnswerSettings:
         `BadInput`."""
         text = option if option is not None else os.environ.get("AUTOTUNE_EMULATE_ANSWERS", "")
         parts, marked, when = text.partition("when:")
-        settings = dict[str, Any](when=when.strip()) if marked else {}
+        settings = Json(when=when.strip()) if marked else {}
         for part in filter(None, (piece.strip() for piece in parts.split(","))):
             name, _, value = part.partition(":")
             if name not in _KEYS:
@@ -122,7 +122,7 @@ class GreedyToken:
     first."""
 
     word: str
-    logprobs: Mapping[str, float]
+    logprobs: FloatMap
 
 
 class GreedyAnswer:
@@ -420,9 +420,7 @@ class EngineApi:
         answers: settings of greedy answers.
     """
 
-    def __init__(
-        self, launch: EmulatedLaunch, engine: LiveEngine, faults: Mapping[str, float]
-    ) -> None:
+    def __init__(self, launch: EmulatedLaunch, engine: LiveEngine, faults: FloatMap) -> None:
         self._launch, self.engine, self._faults = launch, engine, faults
         self.model = launch.models[0]
         self.dialect = api = launch.card.api

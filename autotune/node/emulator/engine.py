@@ -6,8 +6,6 @@ not add up. Only a server that is further behind than `_PATIENCE_S` gives up the
 counts it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque

@@ -26,7 +26,7 @@ from zlib import crc32
 
 import httptools
 
-from autotune.base import Json, frozen
+from autotune.base import Json, Strings, frozen
 from autotune.base.evidence import EMULATOR_NAME
 
 from .launch import HttpDialect, fill_template
@@ -226,7 +226,7 @@ class Limits:
     that is not chunked."""
 
     dialect: HttpDialect
-    models: tuple[str, ...]
+    models: Strings
     context: int
     pool: int
     step: int | None = None

@@ -6,8 +6,6 @@ templates: ``{name}`` is replaced by a figure of the launch, such as ``{model}``
 ``{port}``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -18,7 +16,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from autotune.base import BadInput, Json, RefusedCommand, UnknownName
+from autotune.base import BadInput, Json, RefusedCommand, StringDict, Strings, UnknownName
 from autotune.engines import (
     Context,
     Entry,
@@ -158,7 +156,7 @@ class HttpDialect(Entry):
     unknown_model: str
     completion_tokens: int | None
     """Length of an answer on /v1/completions that requests none."""
-    routes: dict[str, str]
+    routes: StringDict
     """Path to the name of its handler: health, version, info, metrics, reset …"""
     arguments: Json = {}
     """Templates of its reported resolved arguments."""
@@ -301,7 +299,7 @@ class EmulatedLaunch:
         return startup_s(self.server, self.memory) / self.asked.speed
 
     @property
-    def models(self) -> tuple[str, ...]:
+    def models(self) -> Strings:
         named = self.parsed.args.get("served_model_name")
         if not named:
             return (self.parsed.model,)

@@ -1,8 +1,6 @@
 """The engine's Prometheus page: the live engine's figures, and what its front end has seen of
 requests."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ of a study do. Each holds a socket in Linux's abstract namespace, which goes wit
 sees by it whether another one serves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import hashlib
@@ -31,7 +29,7 @@ from typing import TextIO
 
 import uvloop
 
-from autotune.base import BadInput, Json, JsonObject, UnknownName
+from autotune.base import BadInput, FloatDict, FloatMap, Json, JsonObject, UnknownName
 from autotune.engines import Library
 from autotune.engines.entry import parse_yaml
 from autotune.engines.expression import evaluate
@@ -41,7 +39,7 @@ from .engine import LiveEngine
 from .http import HttpConnection
 from .launch import Died, EmulatedLaunch, Emulation, fill_template, prepare_launch
 
-Faults = Mapping[str, float]
+Faults = FloatMap
 """The value of each fault."""
 VARIABLE = "AUTOTUNE_EMULATE_FAULT"
 LEAKED = "autotune-emulated-"
@@ -60,7 +58,7 @@ _SOCKETS = Path("/proc/net/unix")
 _BACKLOG = 4096
 
 
-def read_faults(option: str | None) -> dict[str, float]:
+def read_faults(option: str | None) -> FloatDict:
     """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or
     `BadInput`.
 
@@ -68,7 +66,7 @@ def read_faults(option: str | None) -> dict[str, float]:
     it names faults, and a missing one has none.
     """
     text = option if option is not None else os.environ.get(VARIABLE, "")
-    values: dict[str, float] = {}
+    values: FloatDict = {}
     parts: list[str] = []
     used: list[Path] = []
     for part in map(str.strip, text.split(",")):

@@ -37,7 +37,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from scipy.optimize import least_squares
 
-from autotune.base import JsonObject, Notify, frozen
+from autotune.base import FloatDict, FloatMap, JsonObject, Notify, StringMap, frozen
 from autotune.base.arrays import Floats
 from autotune.base.child import die_with_parent
 from autotune.load.metrics.table import HEADLINE
@@ -107,7 +107,7 @@ calibration. Of layers: a choice (docs/simulator-fit.md)."""
 
 
 Points = Sequence[MeasuredPoint]
-RunMetrics = dict[str, float]
+RunMetrics = FloatDict
 """Metrics of a simulated run; empty where the server fails."""
 
 
@@ -195,7 +195,7 @@ def _begin_worker(points: Points, parent: int) -> None:
     _WORKER_POINTS[:] = points
 
 
-def _simulate(place: int, figures: Mapping[str, float]) -> RunMetrics:
+def _simulate(place: int, figures: FloatMap) -> RunMetrics:
     """Simulate a point with these figures."""
     point = _WORKER_POINTS[place]
     setup = point.resolved.setup
@@ -372,9 +372,9 @@ class PointErrors:
     """
 
     engine: str
-    errors: Mapping[str, float]
-    unseen: Mapping[str, float]
-    groups: Mapping[str, str] = field(default_factory=dict)
+    errors: FloatMap
+    unseen: FloatMap
+    groups: StringMap = field(default_factory=dict)
 
 
 def stated_errors(
@@ -455,7 +455,7 @@ def _shared(points: Sequence[PointErrors]) -> float:
     return min(0.8, max(0.2, 1.0 - (_scale(differences) / total) ** 2 / 2.0))
 
 
-def _unseen(points: Sequence[PointErrors]) -> dict[str, float]:
+def _unseen(points: Sequence[PointErrors]) -> FloatDict:
     """Return the additions to engines' spreads for an unseen group, by kind: they cover nine of ten
     left-out errors.
 
@@ -520,7 +520,7 @@ class Predicted:
     """
 
     point: MeasuredPoint
-    metrics: Mapping[str, float]
+    metrics: FloatMap
     low: float = 0.0
     high: float = math.inf
     failure: str | None = None
@@ -597,7 +597,7 @@ def fitted_calibration(
 def _left_out(
     missed: Sequence[PointErrors],
     subjects: Sequence[Subject],
-    unseen: Sequence[Mapping[str, float]],
+    unseen: Sequence[FloatMap],
     before: PredictionErrors,
 ) -> list[dict[str, LeftOutPrediction]]:
     """Return per point and kind the prediction without its group, with the interval of one that
@@ -615,10 +615,10 @@ def _left_out(
     return found
 
 
-def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict[str, float]]:
+def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[FloatDict]:
     """Return per point kind of group -> total token throughput by a fit that has not seen its
     group."""
-    unseen: list[dict[str, float]] = [{} for _ in problem.points]
+    unseen: list[FloatDict] = [{} for _ in problem.points]
     refit = refit_without(problem, x)
     # Groups of two kinds may have the same members.
     fits = {}
@@ -634,9 +634,9 @@ def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict
 
 def _errors_of_point(
     point: MeasuredPoint,
-    fitted: Mapping[str, float],
-    unseen: Mapping[str, float],
-    names: Mapping[str, str],
+    fitted: FloatMap,
+    unseen: FloatMap,
+    names: StringMap,
 ) -> PointErrors:
     errors = {
         name: math.log(point.metrics[name] / fitted[name])

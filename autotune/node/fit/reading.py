@@ -28,9 +28,13 @@ from packaging.version import Version
 from autotune.base import (
     BadInput,
     Evidence,
+    FloatDict,
+    FloatMap,
     Json,
     JsonObject,
     MalformedFile,
+    StringDict,
+    Strings,
     UnknownName,
     frozen,
 )
@@ -84,12 +88,12 @@ class MeasuredRow:
     source: str
     resolved: ResolvedCommand
     workload: Workload
-    metrics: Mapping[str, float]
+    metrics: FloatMap
     failure: str | None
     evidence: Evidence = Evidence.MEASURED
 
     @property
-    def configuration(self) -> tuple[str, ...]:
+    def configuration(self) -> Strings:
         """Return what names the served configuration and its node, whatever the load."""
         context = self.resolved.context
         return (
@@ -125,7 +129,7 @@ class MeasuredRow:
         return first_s if cold else 0.0
 
     @property
-    def warm(self) -> Mapping[str, float]:
+    def warm(self) -> FloatMap:
         """Return the metrics less the silent seconds, as the simulated server is warm.
 
         Rates over the whole run grow, times from the sending of a request shrink; what happens
@@ -146,7 +150,7 @@ class MeasuredRow:
         return changed
 
     @cached_property
-    def deductions(self) -> Mapping[str, float]:
+    def deductions(self) -> FloatMap:
         """Return the factors by which its weight is reduced, by reason."""
         factors = {}
         if silent := self.cold_start_s:
@@ -218,7 +222,7 @@ class MeasuredPoint:
     """
 
     members: Sequence[MeasuredRow]
-    metrics: Mapping[str, float]
+    metrics: FloatMap
     spread: float
     weight: float
 
@@ -265,7 +269,7 @@ class MeasuredPoint:
 
 def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
     """Merge equivalent rows, in the order of the first of each."""
-    equivalents: dict[tuple[str, ...], list[MeasuredRow]] = {}
+    equivalents: dict[Strings, list[MeasuredRow]] = {}
     for row in rows:
         identity = (
             *row.configuration,
@@ -319,9 +323,9 @@ def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ..
     }
 
 
-def group_names(points: Sequence[MeasuredPoint]) -> list[dict[str, str]]:
+def group_names(points: Sequence[MeasuredPoint]) -> list[StringDict]:
     """Return per point kind -> name of its group, of the kinds of `groups`."""
-    names: list[dict[str, str]] = [{} for _ in points]
+    names: list[StringDict] = [{} for _ in points]
     for kind, named in groups(points).items():
         for name, members in named.items():
             for place in members:
@@ -520,7 +524,7 @@ def _workload(
     return workload.model_copy(update={"name": name})
 
 
-def _completed(workload: Workload, metrics: Mapping[str, float]) -> Workload:
+def _completed(workload: Workload, metrics: FloatMap) -> Workload:
     """Return the load of the completed requests; raises `BadInput` if too many failed.
 
     Where up to one request in twenty did not (a client out of file descriptors), the others were no
@@ -561,7 +565,7 @@ def _whole(name: str, value: Any) -> int | None:
     return int(figure)
 
 
-def checked_metrics(given: JsonObject) -> dict[str, float]:
+def checked_metrics(given: JsonObject) -> FloatDict:
     """Read the metrics of a complete row; a gap between tokens of 0 ms is unmeasured, and skipped.
 
     Raises `BadInput`: a metric that is missing, no number, or in another unit than its name says.
@@ -586,7 +590,7 @@ def checked_metrics(given: JsonObject) -> dict[str, float]:
     return metrics
 
 
-def _check_units(metrics: Mapping[str, float], duration: float) -> None:
+def _check_units(metrics: FloatMap, duration: float) -> None:
     tokens = {
         "total_token_throughput": ("total_input_tokens", "total_output_tokens"),
         "output_throughput": ("total_output_tokens",),

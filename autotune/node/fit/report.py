@@ -1,8 +1,6 @@
 """Compare measured with predicted values: a line per point, prediction errors, and rank
 correlations."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -10,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from autotune.base import Json, JsonObject
+from autotune.base import Json, JsonObject, StringDict
 from autotune.load.metrics.table import HEADLINE
 
 from ..resolve_command import ResolvedCommand
@@ -51,7 +49,7 @@ def _kinds(predictions: Predictions) -> list[str]:
     return list(dict.fromkeys(kind for one in predictions for kind in one.left_out))
 
 
-def _row(predicted: Predicted, kinds: Sequence[str]) -> dict[str, str]:
+def _row(predicted: Predicted, kinds: Sequence[str]) -> StringDict:
     """Return the cells of a point's line by column."""
     point = predicted.point
     runs = predicted.failure is None

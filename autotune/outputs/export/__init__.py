@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from autotune.base import BadInput, UnknownName, frozen, write_atomically
+from autotune.base import BadInput, StringDict, UnknownName, frozen, write_atomically
 from autotune.tuner.study.recommendation import Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
@@ -100,7 +100,7 @@ def export(winner: Winner, name: str) -> str:
     raise BadInput(f"{problem}; choose from: {fitting}")
 
 
-def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
+def all_of(winner: Winner) -> tuple[StringDict, dict[str, list[str]]]:
     """Return file name to text in every format that fits this winner, and reason to the file names
     that do not."""
     texts = {}
@@ -136,7 +136,7 @@ def write_artefacts(
             path.unlink()
     for name, content in files.items():
         write_atomically(folder / name, content)
-    texts: dict[str, str] = {}
+    texts: StringDict = {}
     denied: dict[str, list[str]] = {}
     if recommendation.recommended and not recommendation.recommended.external:
         texts, denied = all_of(winner_of(recommendation, spec, launches))

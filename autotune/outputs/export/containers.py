@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from autotune.base import Json, beside
+from autotune.base import Json, StringDict, beside
 from autotune.engines import Library
 from autotune.engines.command import PORT, reference_in, written
 from autotune.servers.docker_run import FILES_FOLDER, docker_card
@@ -249,7 +249,7 @@ def _manifests(container: Container) -> list[Any]:
     return documents
 
 
-def _mount(pod: Json, container: Container, keys: dict[str, str]) -> None:
+def _mount(pod: Json, container: Container, keys: StringDict) -> None:
     """Mount the host's folders, and the files of a ConfigMap by their `keys`, in a pod's server."""
     volumes = pod["volumes"]
     mounts = pod["containers"][0]["volumeMounts"]
@@ -471,7 +471,7 @@ def _backend_parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]
     return {"backend_parameters": entries}
 
 
-def _run_command(container: Container, argv: list[str]) -> dict[str, str]:
+def _run_command(container: Container, argv: list[str]) -> StringDict:
     """Return the whole command, split by GPUStack as a shell does; an inner shell writes the files
     first."""
     serving = container.winner.engine.card.serving

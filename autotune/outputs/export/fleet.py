@@ -4,10 +4,10 @@ Several differ in their GPUs alone. This file alone knows how many there are; th
 the part of their text that depends on it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from string import Template
 
-from autotune.base import BadInput, Json, beside, frozen
+from autotune.base import BadInput, Json, StringMap, beside, frozen
 from autotune.engines import Command
 from autotune.engines.command import PORT, numbers_of, port_of_gpus
 
@@ -23,7 +23,7 @@ class Fleet:
 
     gpus: int
     port: int
-    servers: Sequence[Mapping[str, str]]
+    servers: Sequence[StringMap]
 
     @property
     def count(self) -> int:
@@ -54,7 +54,7 @@ class Fleet:
         about = f"Its address is 127.0.0.1:{self.port} by default; to change that: PUBLISH=0.0.0.0"
         return f'"${{PUBLISH:-127.0.0.1:{self.port}}}:{PORT}"', f"{about}:{self.port}"
 
-    def gpu_choice(self, chosen: Mapping[str, str]) -> Mapping[str, str]:
+    def gpu_choice(self, chosen: StringMap) -> StringMap:
         """Return the variables that choose GPUs, unless each server has its own."""
         return {} if self.servers else chosen
 

@@ -8,7 +8,7 @@ from itertools import chain, product
 
 import yaml
 
-from autotune.base import BadInput, Json, redact
+from autotune.base import BadInput, Json, Strings, redact
 from autotune.engines import Command, Configuration
 from autotune.engines.command import RANKS
 from autotune.engines.context import effective
@@ -57,7 +57,7 @@ class Onto:
         pairs = [(own, new) for own, new in product(*files) if there.text.count(own) == 1]
         self._config = (pairs or [("{}", "{}")])[0]
 
-    def _arguments(self, command: Command) -> tuple[str, ...]:
+    def _arguments(self, command: Command) -> Strings:
         return self._kind.arguments(command.argv) or ()
 
     def _runs(self, command: Command) -> Configuration:
@@ -128,7 +128,7 @@ class Onto:
         known = self._winner.recommendation
         gain = "the study's baseline was another command than this one; its gain is over that"
         if known.baseline and known.baseline.fingerprint == self._before.fingerprint:
-            gain = sentences.gain(known)
+            gain = sentences.said("gain", known)
         return [gain, "kept: everything else in the file", *self.deployment.notes]
 
     def lines(self, new: str) -> Iterator[str]:

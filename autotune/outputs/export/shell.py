@@ -6,9 +6,9 @@ server is on the host's, here one port of it is published, on loopback.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from autotune.base import redact
+from autotune.base import StringMap, redact
 from autotune.engines.command import referenced, written
 from autotune.servers.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 
@@ -103,7 +103,7 @@ def render_docker(winner: Winner) -> str:
     return _script(winner, about, secret, lines)
 
 
-def _script(winner: Winner, about: list[str], env: Mapping[str, str], lines: Sequence[str]) -> str:
+def _script(winner: Winner, about: list[str], env: StringMap, lines: Sequence[str]) -> str:
     """Return a script that writes the server's files and runs the command of quoted `lines` with
     variables; it asks for secrets."""
     settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
@@ -119,7 +119,7 @@ def _script(winner: Winner, about: list[str], env: Mapping[str, str], lines: Seq
     return "\n".join([*script, ""])
 
 
-def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
+def writing(files: StringMap, folder: str = "") -> list[str]:
     """Return POSIX shell commands that write files into a folder (quoted, with a slash at the
     end)."""
     lines = []
@@ -131,7 +131,7 @@ def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
     return lines
 
 
-def _arguments(argv: Sequence[str], files: Mapping[str, str]) -> list[str]:
+def _arguments(argv: Sequence[str], files: StringMap) -> list[str]:
     """Return quoted words; an option and its values share a line."""
     lines: list[str] = []
     for argument in without_secrets(argv):
@@ -144,7 +144,7 @@ def _arguments(argv: Sequence[str], files: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _word(argument: str, files: Mapping[str, str]) -> str:
+def _word(argument: str, files: StringMap) -> str:
     option, equals, value = argument.partition("=")
     mounted = argument.removeprefix("./").partition(":")[0]
     if argument.startswith(f"./{mounted}:") and mounted in files:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.base import BadInput, Evidence, frozen, redact
+from autotune.base import BadInput, Evidence, StringDict, StringMap, Strings, frozen, redact
 from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine
 from autotune.engines.command import PORT, gpu_settings_of_servers, gpus_of_a_server, reference_in
 from autotune.engines.entry import in_range
@@ -80,7 +80,7 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def settings_without_secrets(env: Mapping[str, str]) -> dict[str, str]:
+def settings_without_secrets(env: StringMap) -> StringDict:
     """Return the variables, with ``${NAME}`` in place of a secret."""
     shown = redact.env(env)
     return {
@@ -100,7 +100,7 @@ def required(variable: str) -> str:
     return f"${{{variable}:?set {variable} to the secret that this command needs}}"
 
 
-def asked_for(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
+def asked_for(argv: Sequence[str], env: StringMap) -> list[str]:
     """Return the variables that the words refer to, each once, in their order."""
     variables = dict.fromkeys(reference_in(word)[1] for word in (*env.values(), *argv))
     return [name for name in variables if name]
@@ -138,9 +138,9 @@ def heading(winner: Winner) -> list[str]:
         *winner.fleet.heading(),
         f"evidence: {recommendation.label}{_REASONS.get(recommendation.origin, '')}",
         figure,
-        sentences.gain(recommendation),
-        sentences.not_simulated(recommendation),
-        *sentences.promises(recommendation),
+        sentences.said("gain", recommendation),
+        sentences.said("not_simulated", recommendation),
+        *sentences.lines("promises", recommendation),
         *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
     ]
     return [line for line in lines if line]
@@ -464,13 +464,13 @@ class Container:
     winner: Winner
     name: str
     image: str
-    argv: tuple[str, ...]
+    argv: Strings
     own_entrypoint: bool
-    env: Mapping[str, str]
-    gpu_choice: Mapping[str, str]
-    files: Mapping[str, str]
-    mounts: tuple[str, ...]
-    caches: Mapping[str, str]
+    env: StringMap
+    gpu_choice: StringMap
+    files: StringMap
+    mounts: Strings
+    caches: StringMap
     health: str
     start_limit_s: int
     start_limit_source: str
@@ -487,7 +487,7 @@ class Container:
         return self.model.startswith("/")
 
     @property
-    def plain_env(self) -> dict[str, str]:
+    def plain_env(self) -> StringDict:
         return {name: value for name, value in self.env.items() if reference_in(value)[1] is None}
 
     @property

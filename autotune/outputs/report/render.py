@@ -10,7 +10,7 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.base import Evidence, beside
+from autotune.base import Evidence, StringDict, beside
 from autotune.tuner.study.recommendation import Verdict
 
 from . import StudyRecord, text
@@ -101,7 +101,7 @@ def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
     )
 
 
-def files_of(study: StudyRecord) -> dict[str, str]:
+def files_of(study: StudyRecord) -> StringDict:
     """Return every file of the report, path within the study's folder to content; each picture is
     drawn once."""
     from . import draw

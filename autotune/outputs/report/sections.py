@@ -1,10 +1,10 @@
 """Write the sections of the report from their templates in ``sections.yaml``."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from autotune.base import JsonObject, redact
+from autotune.base import JsonObject, StringMap, redact
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import COSTS, curve_of, is_valid_row, shown_in
 from autotune.tuner.backends import backend_of
@@ -87,7 +87,7 @@ def _command(choice: Choice | NearestMiss) -> str:
     return _bash(choice.command, choice.argv, choice.env)
 
 
-def _bash(command: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
+def _bash(command: str, argv: Sequence[str], env: StringMap) -> str:
     return text.block(redact.text(command, redact.secrets_in(argv, env)), "bash")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from autotune.base import beside, frozen
+from autotune.base import StringMap, beside, frozen
 from autotune.engines import Scalar
 from autotune.engines.command import plain
 from autotune.load.metrics import readable
@@ -19,7 +19,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 class Facts:
     """Figures at the top: names and values, as Markdown text."""
 
-    rows: Mapping[str, str]
+    rows: StringMap
 
 
 def printable(text: str) -> str:
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def table(rows: Sequence[Mapping[str, str]], numbers: str = "") -> str:
+def table(rows: Sequence[StringMap], numbers: str = "") -> str:
     """Return a table of rows, heading to cell; "" without any. Columns with ``r`` in `numbers` are
     right-aligned."""
     if not rows:
@@ -146,7 +146,7 @@ def scalar(value: Scalar) -> str:
     return "engine decides" if value is None else plain(value)
 
 
-_SHORT: Mapping[str, str] = yaml.safe_load(beside(__file__, "short_names.yaml"))
+_SHORT: StringMap = yaml.safe_load(beside(__file__, "short_names.yaml"))
 
 
 def short(name: str, value: Scalar) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from autotune.base import Notify, silent, write_atomically
+from autotune.base import Notify, StringDict, silent, write_atomically
 from autotune.tuner.study.home import (
     Home,
     database_file,
@@ -47,7 +47,7 @@ class SyncState(BaseModel):
 
     study_id: str = Field(min_length=1)
     sent_to: list[str]
-    pages: dict[str, str] = {}
+    pages: StringDict = {}
 
     @classmethod
     def load(cls, folder: Path) -> SyncState:

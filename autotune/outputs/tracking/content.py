@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from autotune.base import Json, JsonObject, redact
+from autotune.base import FloatDict, Json, JsonObject, StringDict, redact
 from autotune.load.metrics.table import PER_USER, Metrics, is_valid_row, shown_in
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, on_workloads, scores_of
@@ -47,7 +47,7 @@ def experiment_name(spec: StudySpec) -> str:
     return f"{spec.model.id} on {spec.gpus}x{spec.hardware.name}"
 
 
-def _numbers(values: JsonObject) -> dict[str, float]:
+def _numbers(values: JsonObject) -> FloatDict:
     """Return the finite numbers of a mapping; MLflow metrics hold no others."""
     numbers = ((name, value) for name, value in values.items() if isinstance(value, int | float))
     return {name: float(value) for name, value in numbers if math.isfinite(value)}
@@ -61,7 +61,7 @@ def goal_of(spec: StudySpec) -> str:
 
 def _figures(
     spec: StudySpec, metrics: Metrics | None, prefix: str, more: Sequence[str] = ()
-) -> dict[str, float]:
+) -> FloatDict:
     """Return the metrics of one load in the report, in the study's goals and limits, and others
     with their prefix."""
     names = (*shown_in("report"), *more, *spec.asked_metrics.values())
@@ -125,7 +125,7 @@ def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
     ]
 
 
-def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
+def launch_tags(spec: StudySpec, launch: Launch) -> StringDict:
     """Return a launch's tags; ``verdict`` if it violates a limit, else `StudyRuns.finish` adds it
     at the end."""
     trial = launch.trial
@@ -160,7 +160,7 @@ def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
     return {name: value[:TEXT_LENGTH] for name, value in tags.items()}
 
 
-def study_tags(spec: StudySpec) -> dict[str, str]:
+def study_tags(spec: StudySpec) -> StringDict:
     """Return the tags of a new study; `outcome_tags` follow at its end."""
     return {
         "study": spec.study,
@@ -189,7 +189,7 @@ def study_params(spec: StudySpec) -> Json:
     }
 
 
-def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float]:
+def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> FloatDict:
     """Return the figures of a finished study."""
     figures: Json = {"gain_percent": outcome.gain_percent}
     for name in ("gain_ci95", "gain_interval90_on_a_node"):
@@ -236,7 +236,7 @@ def note(report: str, run_id: str) -> str:
     return "\n".join(parts).strip().replace(f"]({PICTURES}/", link)[:TEXT_LENGTH]
 
 
-def outcome_tags(outcome: Recommendation) -> dict[str, str]:
+def outcome_tags(outcome: Recommendation) -> StringDict:
     """Return the tags of a finished study."""
     tags = {
         "verdict": outcome.verdict.value,
@@ -278,7 +278,7 @@ def view_of(spec: StudySpec, experiment_id: str) -> tuple[str, str]:
     )
 
 
-def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str, str]:
+def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> StringDict:
     """Return tags that shape an experiment's pages: a description, and a view of one goal's
     launches.
 

@@ -16,14 +16,14 @@ import re
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from autotune.base import JsonObject, beside, redact, sync_folder
+from autotune.base import JsonObject, StringMap, beside, redact, sync_folder
 from autotune.engines.entry import parse_yaml
 from autotune.servers.command import server_logs
 from autotune.servers.watchdog import read_ends
@@ -354,7 +354,7 @@ class StudyRuns:
                 raise
             self.without_files = reason(error, self._uri)
 
-    def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
+    def _tag(self, run: Run, tags: StringMap) -> None:
         for name, value in tags.items():
             if run.data.tags.get(name) != value:
                 self._client.set_tag(run.info.run_id, name, value)

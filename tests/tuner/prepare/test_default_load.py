@@ -7,7 +7,7 @@ import pytest
 
 from autotune.base.errors import BadInput
 from autotune.load.workloads import load_workload
-from autotune.outputs.report.sentences import short_load
+from autotune.outputs.report.sentences import said as sentence
 from autotune.tuner.prepare.build_spec import build_spec
 from autotune.tuner.study.options import RunOptions
 from autotune.tuner.study.recommendation import WorkloadComparison
@@ -58,6 +58,8 @@ def test_a_load_that_is_soon_over_is_named():
         row = WorkloadComparison(
             baseline=None, recommended={"duration": seconds}, gain_percent=None
         )
-        assert short_load(outcome.model_copy(update={"workloads": {name: row}})).startswith(said)
-    assert short_load(outcome.model_copy(update={"workloads": {}})) == ""
-    assert short_load(outcome.model_copy(update={"recommended": None})) == ""
+        assert sentence(
+            "short_load", outcome.model_copy(update={"workloads": {name: row}})
+        ).startswith(said)
+    assert sentence("short_load", outcome.model_copy(update={"workloads": {}})) == ""
+    assert sentence("short_load", outcome.model_copy(update={"recommended": None})) == ""

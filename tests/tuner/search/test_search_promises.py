@@ -14,7 +14,7 @@ from autotune.engines.enumeration import Candidate, CandidateSet
 from autotune.engines.promises import GivenUp
 from autotune.engines.schema import GiveUpKind
 from autotune.load.metrics.formulas import Slo
-from autotune.outputs.report.sentences import promises
+from autotune.outputs.report.sentences import lines
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.entry import Entry
@@ -97,7 +97,7 @@ def test_a_faster_command_that_was_launched_and_breaks_a_promise_is_an_alternati
     assert other.config == {"dp": 4, "context": 16384, "cache": True}
     assert [row.kind for row in other.gives_up] == ["shorter-context"]
     assert other.lead_percent < -50, "the recommended command is slower"
-    told = promises(outcome)
+    told = lines("promises", outcome)
     assert not any(line.startswith(("Same", "Changed")) for line in told), (
         "no knob here is an engine's"
     )

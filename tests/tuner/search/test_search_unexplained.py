@@ -102,7 +102,9 @@ def test_a_second_death_counts_and_the_regret_names_it(study_of: Opens) -> None:
     outcome = outcome_of(study, spec)
     assert outcome.regret is not None
     assert outcome.regret.left_out == [1, 2]
-    assert "launches 1 and 2, which failed without an explanation" in sentences.remaining(outcome)
+    assert "launches 1 and 2, which failed without an explanation" in sentences.said(
+        "remaining", outcome
+    )
 
 
 def test_three_further_launches_a_study_and_as_many_after_its_budget_was_raised(
