@@ -1,6 +1,6 @@
 """Text that commands print for people, from the templates in ``screens.yaml``."""
 
-from autotune.base import beside
+from autotune.base import Json, StringDict, beside
 from autotune.engines.entry import parse_yaml
 from autotune.outputs.report.templates import write
 
@@ -9,4 +9,9 @@ _SCREENS = parse_yaml(beside(__file__, "screens.yaml"))
 
 def printed(name: str, **known: object) -> str:
     """Return what a template makes of these variables."""
-    return write(_SCREENS[name], **known)
+    return write(_SCREENS[name], printed=printed, **known)
+
+
+def cells(name: str, row: Json) -> StringDict:
+    """Return what a template per column makes of a row; an empty cell is a dash."""
+    return {column: write(cell, **row) or "–" for column, cell in _SCREENS[name].items()}

@@ -10,18 +10,21 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.base import BadInput, Json, JsonObject, StringDict, UnknownName, write_atomically
+from autotune.base import BadInput, Json, UnknownName, write_atomically
 from autotune.load.metrics import readable
 from autotune.tuner.study.home import Home
 from autotune.tuner.study.recommendation import Recommendation, Verdict
 from autotune.tuner.study.results import is_held
 from autotune.tuner.study.spec import StudySpec
 
+from .screens import cells, printed
 from .shared import answer, print_json, print_markdown, say
 
-_SHOWN = ("study", "model", "hardware", "evidence", "verdict", "gain", "launches")
 _GAIN = ("gain_percent", "gain_ci95", "gain_interval90_on_a_node", "holds_on_a_node")
-_KEYS = (*_SHOWN, "age_hours", "state", "budget", "nodes", "engine", *_GAIN, "objective")
+_KEYS = (
+    *("study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"),
+    *("state", "budget", "nodes", "engine", *_GAIN, "objective"),
+)
 
 _NO_WIDTH = 10_000
 
@@ -131,40 +134,14 @@ def list_studies(home: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no studies in {folder.studies}")
     else:
+        lines = [cells("studies", row) for row in rows]
         several = any(len(row["nodes"] or ()) > 1 for row in rows)
-        lines = [_cells(row, several) for row in rows]
-        columns = (Column(name, no_wrap=True) for name in lines[0])
+        shown = [name for name in lines[0] if several or name != "nodes"]
+        columns = (Column(name, no_wrap=True) for name in shown)
         table = Table(*columns, box=None, pad_edge=False)
-        for cells in lines:
-            table.add_row(*map(Text, cells.values()))
-        # Print every study in one line, so that no name is cut.
+        for line in lines:
+            table.add_row(*(Text(line[name]) for name in shown))
         Console(width=_NO_WIDTH).print(table, highlight=False)
-
-
-def _cells(row: JsonObject, several: bool) -> StringDict:
-    """Format a row for people, with its nodes if any study has `several`; an unfinished study shows
-    its progress."""
-    cells = {name: row[name] for name in _SHOWN}
-    if row["state"] in ("running", "interrupted"):
-        cells["verdict"] = row["state"]
-        cells["launches"] = f"{row['launches']} of {max(row['launches'], row['budget'])}"
-    if row["holds_on_a_node"] is False:
-        cells["verdict"] += ", open on a node"
-    metric = row["objective"] or ""
-    if row["gain_ci95"] is not None:
-        cells["gain"] += f" ({readable.gains(metric, row['gain_ci95'])})"
-    if row["gain_interval90_on_a_node"] is not None:
-        cells["gain"] += f" [{readable.gains(metric, row['gain_interval90_on_a_node'])}]"
-    if several:
-        cells["nodes"] = len(row["nodes"]) if row["nodes"] else None
-    cells["age"] = None if row["age_hours"] is None else _age(row["age_hours"])
-    return {name: "–" if value is None else str(value) for name, value in cells.items()}
-
-
-def _age(hours: float) -> str:
-    if hours < 1:
-        return f"{60 * max(hours, 0):.0f} min"
-    return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
 
 
 def _row(home: Home, name: str) -> Json:
@@ -232,6 +209,7 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     """Print the comparison of two studies or of two bench results; raises `BadInput` for anything
     else."""
     from autotune.load.bench.compare import compare as compare_results
+    from autotune.outputs.report import sentences
     from autotune.outputs.study_comparison import StudyComparison, study_named
 
     folder = Home(home)
@@ -239,10 +217,12 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     other = study_named(b, folder)
     if one is None and other is None:
         results = compare_results(Path(a), Path(b))
-        answer(as_json, results.to_json(), results.lines())
+        answer(as_json, results.to_json(), [printed("compared_results", found=results)])
         return
     if one is None or other is None:
         hint = f"Searched in {folder.studies}; a bundle file is also possible. Compare a study only with another study."
         raise UnknownName("study", a if one is None else b, folder.names(), hint)
     studies = StudyComparison(one, other)
-    answer(as_json, studies.to_json(), studies.lines())
+    found = studies.to_json()
+    known = {**found, "found": studies, "sentences": sentences}
+    answer(as_json, found, [printed("compared_studies", **known)])

@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from autotune.base import BadInput, Evidence, Interval, Json
+from autotune.base import BadInput, Interval, Json, beside
 from autotune.engines import Configuration, Scalar, engine
 from autotune.engines.context import effective
+from autotune.engines.entry import parse_yaml
 from autotune.engines.environment import differences
-from autotune.load.bench.compare import SHOWN, Change, changes_json, rows_of
+from autotune.load.bench.compare import SHOWN, Change, changes_json
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import PER_GPU, TABLE, Rent
 from autotune.tuner.comparison import ratio_interval90
@@ -20,14 +21,9 @@ from autotune.tuner.study.home import Home, library_of
 from autotune.tuner.study.recommendation import Objective, Recommendation
 from autotune.tuner.study.spec import StudySpec
 
-from .report import sentences, text
+from .report.templates import write
 
-_NOTES = (
-    "a change's interval is that of the objective, from both studies' new launches; what is "
-    "predicted is open unless its interval on real nodes says otherwise: there the simulator errs "
-    "independently on different hardware",
-    "a gain is relative to each study's own baseline",
-)
+_TEXTS = parse_yaml(beside(__file__, "study_comparison.yaml"))
 
 
 @dataclass(frozen=True)
@@ -151,43 +147,17 @@ class StudyComparison:
     @cached_property
     def warnings(self) -> list[str]:
         """Return why the studies are not comparable or not measured."""
-        a = self.a.outcome
-        b = self.b.outcome
-        found = []
-        if a.origin is not b.origin:
-            found.append(
-                f"EVIDENCE DIFFERS: A is {a.label}, B is {b.label}; the change is not a measured "
-                "one"
-            )
-        elif a.origin is not Evidence.MEASURED:
-            found.append(f"{a.label}: neither was measured on a real node")
-        settings = [
-            {
-                "model": study.outcome.model,
-                "objective": study.spec.objective,
-                "workloads": ", ".join(study.spec.workloads),
-                "weights": study.spec.weights,
-                "limits": ", ".join(map(str, study.spec.slos)) or "none",
-                "number of GPUs": study.outcome.gpus,
-            }
-            for study in (self.a, self.b)
-        ]
-        for name, value in settings[0].items():
-            if value != settings[1][name]:
-                found.append(f"different {name}: {value} in A, {settings[1][name]} in B")
         shells = [study.spec.inherited or {} for study in (self.a, self.b)]
-        for name, one, other in differences(*shells):
-            found.append(f"different variables of the servers: {name} is {one} in A, {other} in B")
-        for name, outcome in (("A", a), ("B", b)):
-            if not outcome.recommended:
-                found.append(f"{name} has no recommendation: {outcome.stop_reason}")
-        if a.model == b.model and not {*self.a.spec.workloads} & {*self.b.spec.workloads}:
-            found.append("no common workload: no figures to compare")
-        return found
+        text = write(_TEXTS["warnings"], found=self, variables=differences(*shells))
+        return text.splitlines()
 
     def to_json(self) -> Json:
         """Return both studies with their differences."""
-        differ = {name: {"a": a, "b": b} for name, a, b in self._different_knobs()}
+        differ = {
+            name: {"a": a, "b": b}
+            for name, (a, b) in self.knobs.items()
+            if name not in self.carried_over
+        }
         return {
             "a": self.a.summary(),
             "b": self.b.summary(),
@@ -196,26 +166,8 @@ class StudyComparison:
             "metrics": {name: changes_json(changes) for name, changes in self.metrics.items()},
             "rent": self._rent(),
             "knobs": {"carried_over": self.carried_over, "not_carried_over": differ},
-            "notes": list(_NOTES),
+            "notes": _TEXTS["notes"],
         }
-
-    def lines(self) -> list[str]:
-        """Format the comparison for people: the warnings come before the numbers."""
-        warnings = (f"WARNING: {warning}" for warning in self.warnings)
-        lines = [*_study_lines("A", self.a), *_study_lines("B", self.b), *warnings, ""]
-        for workload, changes in self.metrics.items():
-            lines += [f"{workload}:", *rows_of(changes), ""]
-        if rent := self._rent():
-            lines += [rent["told"], ""]
-        same = ", ".join(f"{name}={_text(value)}" for name, value in self.carried_over.items())
-        lines.append(f"knobs in common: {same or 'none'}")
-        if differ := self._different_knobs():
-            lines.append(f"{'knobs that differ':<31}{'A':>24}{'B':>24}")
-        lines += [f"{name:<31}{_text(a):>24}{_text(b):>24}" for name, a, b in differ]
-        return [*lines, "", *(f"Note: {note}." for note in _NOTES)]
-
-    def _different_knobs(self) -> list[tuple[str, Scalar, Scalar]]:
-        return [(name, *both) for name, both in self.knobs.items() if name not in self.carried_over]
 
     def _rent(self) -> Json | None:
         """Compare what a token costs: rents, tokens of a GPU, and the rent of B where a token costs
@@ -293,40 +245,3 @@ def _half_width(*intervals: Interval | None) -> float | None:
 
 def _ends(change: float, half: float | None) -> Interval | None:
     return None if half is None else percents((change - half, change + half))
-
-
-def _study_lines(letter: str, study: FinishedStudy) -> list[str]:
-    """Return a study's lines: settings, command, gain and cost."""
-    outcome = study.outcome
-    goal = study.goal
-    spent = study.outcome.study_cost
-    where = f"{outcome.model} on {outcome.gpus} x {outcome.hardware}"
-    lines = [f"{letter}  {study.name}: {where}, {outcome.label}"]
-    if (choice := outcome.recommended) and goal:
-        intervals = []
-        if goal.ci95:
-            intervals.append(f"95 % interval {readable.interval(goal.ci95)}")
-        if on_nodes := sentences.on_a_node(goal):
-            intervals.append(f"{on_nodes} on a real node, 90 %")
-        figure = f"{text.measure(goal.metric, goal.value)} on {goal.workload}"
-        ends = f" ({'; '.join(intervals)})" if intervals else ""
-        lines.append(f"   {choice.engine} {choice.engine_version}: {figure}{ends}")
-        lines += [f"   {line}" for line in choice.command.splitlines()]
-    if unseen := sentences.said("not_simulated", outcome):
-        lines.append(f"   {unseen}")
-    gain = sentences.said("gain", outcome)
-    if baseline := outcome.baseline:
-        gain += f" The baseline is {baseline.engine} {baseline.engine_version}."
-    cost = f"{outcome.launches} launches"
-    if outcome.failures:
-        cost += f", {sum(outcome.failures.values())} failed"
-    cost += f", {readable.number(outcome.duration_s / 3600)} hours"
-    if spent and spent.gpu_hours:
-        cost += f", {readable.number(spent.gpu_hours)} GPU hours"
-    if spent and spent.cost:
-        cost += f", {readable.number(spent.cost)} for the GPUs"
-    return [*lines, f"   {gain}", f"   {cost}", ""]
-
-
-def _text(value: Scalar) -> str:
-    return "–" if value is None else str(value)

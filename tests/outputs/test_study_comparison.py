@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.base.evidence import Evidence
+from autotune.cli.screens import printed
+from autotune.outputs.report import sentences
 from autotune.outputs.study_comparison import FinishedStudy, StudyComparison
 from autotune.tuner.study.recommendation import WorkloadComparison
 from tests import small_study
@@ -55,6 +57,12 @@ def study(
     return FinishedStudy(name, small_study.spec(workloads=("sharegpt",), **asked), outcome)
 
 
+def as_printed(compared: StudyComparison) -> str:
+    """The comparison as `autotune compare` prints it."""
+    known = {**compared.to_json(), "found": compared, "sentences": sentences}
+    return printed("compared_studies", **known)
+
+
 def of_cost(compared: StudyComparison) -> dict[str, Any]:
     found: dict[str, Any] = compared.to_json()["metrics"]["sharegpt"][COST]
     return found
@@ -65,7 +73,7 @@ def test_two_predictions_of_two_kinds_of_hardware_are_open() -> None:
     that."""
     a, b = study("a", 10_370.0, 3.20), study("b", 9_033.0, 2.10, hardware="mi300x")
     compared = StudyComparison(a, b)
-    row, text = of_cost(compared), "\n".join(compared.lines())
+    row, text = of_cost(compared), as_printed(compared)
     assert row["interval95"][1] < 0
     assert row["verdict"] == "open"
     change = math.log(1 + row["change_percent"] / 100)
@@ -92,7 +100,7 @@ def test_the_price_at_which_both_cost_the_same_is_told() -> None:
     half = math.hypot(math.log(1.5), math.log(1.5))
     ends = rent["cheaper_below_interval90_on_a_node"]
     assert ends == pytest.approx([equal * math.exp(-half), equal * math.exp(half)])
-    text = "\n".join(compared.lines())
+    text = as_printed(compared)
     sides = "H200: 3.20 a GPU hour; MI300X: 2.10 a GPU hour."
     assert f"{sides} A GPU of MI300X carries 12.9 % fewer tokens a second." in text
     assert "MI300X is cheaper below 2.79 a GPU hour (90 % on real nodes: 1.57 to 4.95)." in text
@@ -129,7 +137,7 @@ def test_measured_studies_are_judged_by_their_launches() -> None:
     )
     row = of_cost(StudyComparison(a, b))
     assert (row["verdict"], row["interval90_on_a_node"]) == ("better", None)
-    assert "90 % on real nodes" not in "\n".join(StudyComparison(a, b).lines())
+    assert "90 % on real nodes" not in as_printed(StudyComparison(a, b))
     mixed = of_cost(StudyComparison(a, study("b", 11_000.0, 3.0, hardware="b200")))
     assert mixed["verdict"] == "open"
     assert mixed["interval90_on_a_node"] is not None

@@ -12,7 +12,6 @@ import numpy as np
 
 from autotune.base import BadInput, Evidence, Interval, Json, Strings
 
-from ..metrics import readable
 from ..metrics.table import HEADLINE, METRICS
 from ..metrics.tools import load_of, number, read, role_of
 from .results import moments, student
@@ -132,36 +131,9 @@ class Comparison(NamedTuple):
             "notes": self.notes,
         }
 
-    def lines(self) -> list[str]:
-        """Format the comparison for people: the warnings come before the numbers."""
-        lines = [
-            f"A  {self.a}",
-            f"B  {self.b}",
-            *(f"WARNING: {text}" for text in self.warnings),
-            "",
-        ]
-        for load, changes in (self.points or {"": self.changes}).items():
-            lines += [f"{load}:"] if load else []
-            lines += [*rows_of(changes), ""]
-        return [*lines, *(f"Note: {text}." for text in self.notes)]
-
 
 def changes_json(changes: Sequence[Change]) -> Json:
     return {change.metric: change.to_json() for change in changes}
-
-
-def rows_of(changes: Sequence[Change]) -> list[str]:
-    lines = [f"{'metric':<31}{'A':>14}{'B':>14}{'change':>11}  {'':<8} 95 % interval"]
-    if any(change.predicted for change in changes):
-        lines[0] += "       90 % on real nodes"
-    for change in changes:
-        a, b = readable.numbers([change.a, change.b])
-        ends = readable.percents(change.interval) if change.interval else ""
-        on_nodes = readable.percents(change.on_a_node) if change.on_a_node else ""
-        percent = readable.percent(change.percent)
-        row = f"{change.metric}{a:>{45 - len(change.metric)}}{b:>14}{percent:>11}"
-        lines.append(f"{row}  {change.verdict or '–':<8} {ends:<19} {on_nodes}".rstrip())
-    return lines
 
 
 def compare(path_a: Path, path_b: Path) -> Comparison:

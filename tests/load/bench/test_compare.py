@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from autotune.base.errors import BadInput
+from autotune.cli.screens import printed
 from autotune.load.bench.compare import ONE_RUN, compare
 from autotune.load.client.messages import RequestLog
 from autotune.load.client.stream import OK
@@ -171,7 +172,7 @@ def test_what_may_not_be_compared_is_said(tmp_path: Path, changes: dict[str, Any
     )
     assert any(words in warning for warning in found.warnings), found.warnings
     assert found.to_json()["comparable"] is False
-    assert f"WARNING: {found.warnings[0]}" in "\n".join(found.lines())
+    assert f"WARNING: {found.warnings[0]}" in printed("compared_results", found=found)
 
 
 def sweep(path: Path, slower: dict[int, float]) -> Path:
