@@ -13,8 +13,8 @@ from autotune.base import BadInput, Json, write_atomically
 from autotune.load.metrics.table import HEADLINE
 from autotune.node.calibration import packaged_calibration, read_calibration
 from autotune.node.fit.calibrate import Predicted, fitted_calibration, predicted_by
-from autotune.node.fit.reading import SERVER, MeasuredPoint, Reading, points_of, shape
-from autotune.node.fit.report import error_lines, errors, ranking_lines, rankings, table
+from autotune.node.fit.reading import SERVER, MeasuredPoint, Reading, model_name, points_of, shape
+from autotune.node.fit.report import errors, layout, rankings
 from autotune.tuner.study.home import Home, calibration_of_home
 from autotune.tuner.study.measured import read
 from autotune.tuner.study.options import CalibrateOptions
@@ -69,10 +69,8 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
             raise _unwritable(path, f" ({error.strerror})") from error
     summary = errors(predictions)
     order = rankings(predictions)
-    lines = ["", table(predictions), ""]
-    lines += [f"- {line}" for line in (*error_lines(summary), *ranking_lines(order))]
-    if path is not None:
-        lines += ["", f"wrote {path}"]
+    known = {"path": path, "errors": summary, "order": order}
+    lines = ["", predictions_table(predictions), "", printed("calibration", **known)]
     document = {
         "wrote": None if path is None else str(path),
         "read": _read_json(reading, points),
@@ -81,6 +79,12 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
         "predictions": [_prediction(one) for one in predictions],
     }
     answer(as_json, document, lines)
+
+
+def predictions_table(predictions: Sequence[Predicted]) -> str:
+    """Write a Markdown table with a line per point."""
+    known = {"headline": HEADLINE, "layout": layout, "model_name": model_name, "expm1": math.expm1}
+    return printed("predictions", predictions=predictions, **known)
 
 
 def _output(asked: CalibrateOptions, home: Path) -> Path:

@@ -1,22 +1,19 @@
 """Compare measured with predicted values: a line per point, prediction errors, and rank
 correlations."""
 
-import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from operator import attrgetter
 
 import numpy as np
 
-from autotune.base import Json, JsonObject, StringDict
-from autotune.load.metrics.table import HEADLINE
+from autotune.base import Json
 
 from ..resolve_command import ResolvedCommand
 from .calibrate import Predicted
 from .reading import model_name
 
 Predictions = Sequence[Predicted]
-_NOTHING = "–"
 _SIZES = {
     "tensor_parallel": "TP",
     "data_parallel": "DP",
@@ -26,74 +23,8 @@ _SIZES = {
 _TIMES = {"TTFT": "mean_ttft_ms", "TPOT": "mean_tpot_ms"}
 
 
-def table(predictions: Predictions) -> str:
-    """Write a Markdown table with a line per point.
-
-    *measured* is as measured, *warm* less the seconds in which a cold server answered nobody (empty
-    where there were none); *ratio* and the ratios of times are predicted over warm. *spread* is
-    that of equivalent rows: highest over lowest, in percent. *without* columns are the ratio with
-    the point's group left out of the fit.
-    """
-    kinds = _kinds(predictions)
-    rows = [_row(predicted, kinds) for predicted in predictions]
-    lines = [
-        [text.replace("|", "\\|").replace("\n", " ").strip() or " " for text in line]
-        for line in [list(rows[0]), *(list(row.values()) for row in rows)]
-    ]
-    header, *body = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([header, "|" + "---|" * len(rows[0]), *body])
-
-
 def _kinds(predictions: Predictions) -> list[str]:
-    """List the kinds of groups that were left out of a fit."""
     return list(dict.fromkeys(kind for one in predictions for kind in one.left_out))
-
-
-def _row(predicted: Predicted, kinds: Sequence[str]) -> StringDict:
-    """Return the cells of a point's line by column."""
-    point = predicted.point
-    runs = predicted.failure is None
-    context = point.resolved.context
-    shown = _rate(predicted.throughput) if runs else f"does not run: {predicted.failure}"
-    row = {
-        "point": point.label,
-        "model": model_name(point.model),
-        "engine": f"{point.engine} {context.version.partition('+')[0]}",
-        "GPUs": f"{context.gpus}×{point.gpu}",
-        "configuration": layout(point.resolved),
-        "workload": point.workload.name,
-        "measured": "did not start",
-        "warm": "",
-        "spread": "",
-        "predicted": shown,
-        "ratio": _NOTHING,
-        "90 % interval": _NOTHING,
-        "inside": "no" if runs else "yes",
-        **{f"without its {kind}": _NOTHING for kind in kinds},
-        **{f"{name} ratio": _NOTHING for name in _TIMES},
-    }
-    if point.failure is not None:
-        return row
-    warm = point.metrics[HEADLINE]
-    row |= {"measured": _rate(point.measured), "inside": _NOTHING}
-    if any(member.cold_start_s for member in point.members):
-        row["warm"] = _rate(warm)
-    if len(point.members) > 1:
-        row["spread"] = f"{math.expm1(point.spread):.0%}"
-    if runs:
-        row["ratio"] = f"{predicted.throughput / warm:.2f}"
-        row["90 % interval"] = f"{_rate(predicted.low)} to {_rate(predicted.high)}"
-        row["inside"] = "yes" if predicted.inside else "no"
-        for kind, without in predicted.left_out.items():
-            row[f"without its {kind}"] = f"{without.throughput / warm:.2f}"
-        for name, metric in _TIMES.items():
-            if (ratio := predicted.ratio(metric)) is not None:
-                row[f"{name} ratio"] = f"{ratio:.2f}"
-    return row
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}".replace(",", " ") if math.isfinite(value) else "∞"
 
 
 def layout(resolved: ResolvedCommand) -> str:
@@ -169,38 +100,6 @@ def _unseen(ran: Predictions, kind: str) -> Json:
     }
 
 
-def error_lines(summary: JsonObject) -> list[str]:
-    """Return the figures of `errors` in words, one sentence a line."""
-    failures = summary["failures"]
-    invented = summary["invented"]
-    names = f"{len(invented)} ({', '.join(invented)})" if invented else "none"
-    predicted = f"{failures['predicted']} of {failures['measured']} predicted"
-    return [
-        f"{summary['points']} points; "
-        f"median error of total token throughput {_percent(summary['throughput'])}",
-        *(
-            f"with its {kind} left out: {_percent(one['throughput'])}, "
-            f"inside the 90 % interval {_percent(one['inside'])}, {one['width'] or math.inf:.1f} wide"
-            for kind, one in summary["left_out"].items()
-        ),
-        *(f"median error of mean {name}: {_percent(e)}" for name, e in summary["times"].items()),
-        *(
-            f"mean TTFT of {engine}: {bias:.2f} of the measured (median)"
-            for engine, bias in summary["ttft_bias"].items()
-            if bias is not None
-        ),
-        f"measured value inside the 90 % interval: {_percent(summary['coverage'])}",
-        f"failures to start: {predicted}; invented: {names}",
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return _NOTHING if share is None else f"{share:.1%}"
-
-
-# Order: are the best configurations predicted to be the best? A search acts on order, not on
-# figures: a simulator that is 20 % off everywhere ranks perfectly.
-
 _LEAST = 4
 """Least points for a rank correlation."""
 
@@ -255,18 +154,3 @@ def rankings(predictions: Predictions) -> dict[str, list[Json]]:
         spearman = None if alike else float(spearmanr(measured, expected).statistic)
         ranked.append({"name": name, "points": len(ordered), "spearman": spearman})
     return {"rankings": ranked, "best_engine": best}
-
-
-def ranking_lines(order: Mapping[str, Sequence[JsonObject]]) -> list[str]:
-    """Return the orders of `rankings` in words, one sentence a line."""
-    lines = [
-        f"rank correlation (Spearman), {one['name']}, {one['points']} points: "
-        + ("no order" if one["spearman"] is None else f"{one['spearman']:.2f}")
-        for one in order["rankings"]
-    ]
-    for best in order["best_engine"]:
-        measured = best["measured"]
-        predicted = best["predicted"]
-        verdict = "right" if measured == predicted else f"wrong: {predicted} is predicted"
-        lines.append(f"best engine, {best['name']}: {measured} measured, {verdict}")
-    return lines

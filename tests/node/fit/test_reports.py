@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from autotune.cli.calibration import predictions_table as table
+from autotune.cli.screens import printed
 from autotune.node.fit.calibrate import LeftOutPrediction, Predicted
 from autotune.node.fit.reading import points_of, read_file
-from autotune.node.fit.report import error_lines, errors, ranking_lines, rankings, table
+from autotune.node.fit.report import errors, rankings
 from tests.node.fit.files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row
 
 DP = "--dp-size 8 --enable-dp-attention"
+NO_ORDER: dict[str, list[Any]] = {"rankings": [], "best_engine": []}
 
 
 def own_points(tmp_path, throughputs):
@@ -99,7 +104,9 @@ def test_errors_count_what_is_predicted_not_to_run(tmp_path):
     )
     assert found["times"]["TTFT"] == pytest.approx(0.1)
     assert found["times"]["TPOT"] is None
-    assert "failures to start: 1 of 2 predicted" in "\n".join(error_lines(found))
+    assert "failures to start: 1 of 2 predicted" in printed(
+        "calibration", errors=found, order=NO_ORDER, path=None
+    )
 
 
 def test_predictions_without_their_group_have_an_error_a_coverage_and_a_width(tmp_path):
@@ -115,7 +122,7 @@ def test_predictions_without_their_group_have_an_error_a_coverage_and_a_width(tm
         {"throughput": 0.1, "inside": 2 / 3, "width": 16 / 9}
     )
     assert found["ttft_bias"] == pytest.approx({"sglang": 1.1, "vllm": 1.1})
-    said = "\n".join(error_lines(found))
+    said = printed("calibration", errors=found, order=NO_ORDER, path=None)
     assert "with its model left out: 10.0%, inside the 90 % interval 66.7%, 1.8 wide" in said
     assert "mean TTFT of sglang: 1.10 of the measured" in said
 
@@ -130,11 +137,14 @@ def test_order_is_judged_at_one_load_for_all_engines_and_for_each(tmp_path):
         f"{SGLANG} --context-length 1": None,
     }
     points = own_points(tmp_path, throughputs)
-    found = rankings(told_each(points, 900, 1800, 1700, 1750, 2500, "bad_argument"))
+    predictions = told_each(points, 900, 1800, 1700, 1750, 2500, "bad_argument")
+    found = rankings(predictions)
     everything, sglang = found["rankings"]
     assert (everything["points"], sglang["points"]) == (5, 4)
     assert sglang["spearman"] == pytest.approx(0.8)
     assert everything["spearman"] == pytest.approx(0.3)
     (best,) = found["best_engine"]
     assert (best["measured"], best["predicted"]) == ("sglang", "vllm")
-    assert "wrong: vllm is predicted" in "\n".join(ranking_lines(found))
+    assert "wrong: vllm is predicted" in printed(
+        "calibration", errors=errors(predictions), order=found, path=None
+    )
