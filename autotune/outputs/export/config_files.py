@@ -24,10 +24,10 @@ from autotune.engines.entry import in_range
 from .shell import quoted
 from .winner import (
     Winner,
+    about,
     asked_for,
     comment,
     groups,
-    heading,
     settings_without_secrets,
 )
 
@@ -107,20 +107,11 @@ def _file(
     choice = winner.choice
     env = settings_without_secrets(choice.env)
     settings = [f"{name}={quoted(value)}" for name, value in env.items()]
-    about = [
-        *heading(winner),
-        f"use: {' '.join([*settings, shlex.join(command)])}",
-        *(f"needs {name} next to it; the shell format writes that file" for name in files),
-    ]
-    if choice.container:
-        image = choice.container[-1]
-        about.append(f"measured in a container of {image}; the shell format starts it")
-    about += [
-        f"left out because its value is a secret: pass {option} on the command line"
-        for option in secrets
-    ]
+    use = " ".join([*settings, shlex.join(command)])
+    head = about("heading", winner)
+    head += about("config_file", winner, use=use, files=files, secrets=secrets)
     # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
-    return comment([*about, *notes]) + yaml.safe_dump(document, sort_keys=False, width=2**20)
+    return comment([*head, *notes]) + yaml.safe_dump(document, sort_keys=False, width=2**20)
 
 
 def render_trtllm(winner: Winner) -> str:

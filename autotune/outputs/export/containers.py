@@ -31,6 +31,7 @@ from .shell import writing
 from .winner import (
     Container,
     Winner,
+    about,
     asked_for,
     chooses_gpus,
     comment,
@@ -38,7 +39,6 @@ from .winner import (
     doubled,
     dump_yaml,
     groups,
-    heading,
     image_notes,
     required,
 )
@@ -51,10 +51,12 @@ _SHARED_MEMORY_GIB = 32
 TensorRT-LLM need less."""
 
 
-def _yaml_file(winner: Winner, about: list[str], *documents: Any) -> str:
+def _yaml_file(container: Container, form: str, *documents: Any, **known: object) -> str:
     """Return YAML documents of a server in a container; the first lines describe content and
     use."""
-    return comment([*heading(winner), *image_notes(winner), *about]) + dump_yaml(*documents)
+    winner = container.winner
+    use = about(form, winner, container=container, **known)
+    return comment([*about("heading", winner), *image_notes(winner), *use]) + dump_yaml(*documents)
 
 
 def _filled(name: str, container: Container, **values: Any) -> list[Any]:
@@ -65,6 +67,7 @@ def _filled(name: str, container: Container, **values: Any) -> list[Any]:
         "outside_port": container.winner.port,
         "folder": FILES_FOLDER if container.files else None,
         "replicas": container.winner.fleet.count,
+        "shared_memory_gib": _SHARED_MEMORY_GIB,
         **values,
     }
     documents = yaml.safe_load_all(beside(__file__, name))
@@ -98,20 +101,7 @@ def compose(winner: Winner) -> str:
     if configs := written_files | configs:
         document["configs"] = configs
     document["volumes"] = {name: {"name": name} for name in container.caches.values()}
-    weights = container.weights or f"this user's {_USERS_WEIGHTS}"
-    about = [
-        "use: docker compose up --detach --wait",
-        f"Its address is 127.0.0.1:{winner.port}, on this machine only; change ports to open it.",
-        f"Weights come from {weights}; change volumes if yours are elsewhere.",
-        container.start_limit_source,
-    ]
-    if configs:
-        about.append("Needs Docker Compose 2.23.1 or later, which writes the files.")
-    about += [
-        f"set {name} to the secret that this command needs, outside or in .env"
-        for name in container.secrets
-    ]
-    return _yaml_file(winner, about, document)
+    return _yaml_file(container, "compose", document, configs=configs)
 
 
 def _compose_services(container: Container) -> tuple[Json, Json]:
@@ -184,24 +174,7 @@ def kubernetes(winner: Winner) -> str:
     config_map, *documents = _manifests(container)
     if container.files:
         documents.insert(0, config_map)
-    about = [
-        "use: kubectl apply --filename kubernetes.yaml",
-        f"Valid for {winner.recommendation.hardware} only: add a nodeSelector if the cluster also "
-        "has other GPUs.",
-        f"startup probe: {container.start_limit_source}",
-        # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom
-        # give.
-        *winner.fleet.kubernetes_notes(),
-    ]
-    if not container.model_is_local:
-        about.append(
-            "The weights are fetched before the server starts, so that its start takes as long as "
-            "measured."
-        )
-    literals = " ".join(f'--from-literal={key}="${key}"' for key in _secrets(container))
-    needed = "needed for" if container.secrets else "only where the model needs"
-    secret = f"kubectl create secret generic {container.name} {literals}"
-    return _yaml_file(winner, [*about, f"{needed} a token or key: {secret}"], *documents)
+    return _yaml_file(container, "kubernetes", *documents, secrets=_secrets(container))
 
 
 def _manifests(container: Container) -> list[Any]:
@@ -239,7 +212,6 @@ def _manifests(container: Container) -> list[Any]:
         seccomp="Unconfined" if ["--security-opt", "seccomp=unconfined"] in options else None,
         period_s=_PERIOD_S,
         starts=math.ceil(container.start_limit_s / _PERIOD_S),
-        shared_memory_gib=_SHARED_MEMORY_GIB,
     )
     pod = documents[2]["spec"]["template"]["spec"]
     pod["containers"][0]["volumeMounts"] += caches
@@ -308,22 +280,16 @@ reserves some."""
 
 def dstack_service(winner: Winner) -> str:
     """Return ``service.dstack.yml``, which serves the model at dstack's own endpoint."""
-    container = container_of(winner)
-    probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
-    # Without probes of its own a service with a model is asked for a completion every time.
-    more: Json = {"port": PORT, "model": container.served, "probes": [probe]}
-    scaling, notes = winner.fleet.dstack()
-    limit = f"dstack waits for the start without a limit; {container.start_limit_source}"
-    return _dstack(container, "service", more | scaling, [limit, *notes])
+    return _dstack(container_of(winner), "service")
 
 
 def dstack_task(winner: Winner) -> str:
     """Return ``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
     winner.fleet.check_alone()
-    return _dstack(container_of(winner), "task", {"ports": [PORT]}, [])
+    return _dstack(container_of(winner), "task")
 
 
-def _dstack(container: Container, kind: str, more: Json, notes: list[str]) -> str:
+def _dstack(container: Container, kind: str) -> str:
     """Return a run whose shell commands replace the image's entry point; they also set values that
     hold a ``$``.
 
@@ -331,6 +297,8 @@ def _dstack(container: Container, kind: str, more: Json, notes: list[str]) -> st
     ``dstack apply`` alone replaces, and takes ``$$`` for one ``$``
     (``dstack/_internal/utils/interpolator.py``).
     """
+    hardware = container.winner.spec.hardware
+    fleet = container.winner.fleet
     secrets = _secrets(container)
     models = docker_card().models
     variables = [*secrets, f"HF_HOME={models}"]
@@ -342,54 +310,38 @@ def _dstack(container: Container, kind: str, more: Json, notes: list[str]) -> st
             variables.append(f"{name}={value}")
     commands = [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}"] if container.files else []
     start = ["exec env" if settings else "exec", *settings, *map(_dstack_word, container.argv)]
+    commands += [*writing(container.files), " ".join(start)]
     # Folders of the instance; where a backend has none, the run begins without them. Weights are
     # the same for all.
     folders = {f"{_INSTANCE}/{name}": folder for folder, name in container.caches.items()}
     folders[f"{_INSTANCE}/huggingface"] = models
-    document = {
-        "type": kind,
-        "name": container.name,
-        "image": container.image,
-        "env": variables,
-        "commands": [
-            doubled(line) for line in (*commands, *writing(container.files), " ".join(start))
-        ],
-        **more,
-        "resources": _dstack_resources(container),
-        "volumes": [
+    service, task = _filled(
+        "dstack.yaml",
+        container,
+        env=variables,
+        commands=list(map(doubled, commands)),
+        several=fleet.count if fleet.servers else None,
+        # The packaged cards are named as the GPUs are sold; a card of one's own may have any name.
+        gpu=hardware.name.upper() if hardware.name in Library().hardware else None,
+        gpu_memory_gb=int(hardware.memory_gb * _MEMORY_SHARE),
+        gpus=container.winner.gpus,
+        disk_gib=container.storage_gib + _IMAGE_GB,
+        volumes=[
             *(
                 {"instance_path": place, "path": folder, "optional": True}
                 for place, folder in folders.items()
             ),
             *({"instance_path": path, "path": path} for path in container.mounts),
         ],
-    }
-    about = [
-        f"use: dstack apply --file {kind}.dstack.yml",
-        f"that command reads from its environment: {', '.join(secrets)}; remove {_TOKEN} for an "
-        "open model",
-        *notes,
-    ]
-    return _yaml_file(container.winner, about, document)
+    )
+    document = service if kind == "service" else task
+    if hardware.vendor == "cpu":
+        document["resources"]["gpu"] = 0
+    return _yaml_file(container, "dstack", document, kind=kind, secrets=secrets)
 
 
 def _dstack_word(word: str) -> str:
     return written(word, shlex.quote, '"${}"'.format)
-
-
-def _dstack_resources(container: Container) -> Json:
-    hardware = container.winner.spec.hardware
-    gpu: Json = {"vendor": hardware.vendor}
-    # The packaged cards are named as the GPUs are sold; a card of one's own may have any name.
-    if hardware.name in Library().hardware:
-        gpu["name"] = hardware.name.upper()
-    gpu["memory"] = f"{int(hardware.memory_gb * _MEMORY_SHARE)}GB.."
-    gpu["count"] = container.winner.gpus
-    return {
-        "gpu": 0 if hardware.vendor == "cpu" else gpu,
-        "shm_size": f"{_SHARED_MEMORY_GIB}GB",
-        "disk": f"{container.storage_gib + _IMAGE_GB}GB..",
-    }
 
 
 _BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -408,42 +360,28 @@ def gpustack(winner: Winner) -> str:
         else:
             argv += group
     secrets += [name for name in container.env if name not in container.plain_env]
-    source = {"source": "huggingface", "huggingface_repo_id": container.model}
-    if container.model_is_local:
-        source = {"source": "local_path", "local_path": container.model}
+    local = container.model if container.model_is_local else None
     backend = None if container.files else _BACKENDS.get(winner.choice.engine)
-    gpus = {"gpu_selector": {"gpus_per_replica": winner.gpus}} if container.vendor != "cpu" else {}
-    document = {
-        "name": container.name,
-        **source,
-        "description": "; ".join(heading(winner)),
-        "replicas": winner.fleet.count,
-        "categories": ["llm"],
-        "distributed_inference_across_workers": False,
-        **gpus,
-        "backend": backend or "Custom",
-        "image_name": container.image,
-        **(_backend_parameters(winner, argv) if backend else _run_command(container, argv)),
-        "env": {
+    (document,) = _filled(
+        "gpustack.yaml",
+        container,
+        source="local_path" if local else "huggingface",
+        repository=None if local else container.model,
+        local_path=local,
+        description="; ".join(about("heading", winner)),
+        gpus=winner.gpus if container.vendor != "cpu" else None,
+        backend=backend or "Custom",
+        parameters=_backend_parameters(winner, argv) if backend else None,
+        run_command=None if backend else _run_command(container, argv),
+        env={
             **container.plain_env,
             "GPUSTACK_MODEL_RUNTIME_SHM_SIZE_GIB": str(_SHARED_MEMORY_GIB),
         },
-    }
-    about = [
-        "use: import it under Models - Deployments in GPUStack 2.3 or later",
-        f"Valid for {winner.recommendation.hardware}: add a worker_selector if the cluster also "
-        "has other GPUs.",
-        container.start_limit_source,
-        *(
-            f"left out because its value is a secret: {name} (GPUStack asks for API keys and reads "
-            "weights itself)"
-            for name in secrets
-        ),
-    ]
-    return _yaml_file(winner, about, document)
+    )
+    return _yaml_file(container, "gpustack", document, secrets=secrets)
 
 
-def _backend_parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]:
+def _backend_parameters(winner: Winner, argv: list[str]) -> list[str]:
     """Return one entry per option with its values; GPUStack sets the program and the model.
 
     GPUStack splits an entry that begins with an option as a shell does, any other is one word
@@ -468,10 +406,10 @@ def _backend_parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]
         else:
             quoted = f"{option}={shlex.quote(value)}" if equals else shlex.quote(option)
             entries += [quoted, *values]
-    return {"backend_parameters": entries}
+    return entries
 
 
-def _run_command(container: Container, argv: list[str]) -> StringDict:
+def _run_command(container: Container, argv: list[str]) -> str:
     """Return the whole command, split by GPUStack as a shell does; an inner shell writes the files
     first."""
     serving = container.winner.engine.card.serving
@@ -488,4 +426,4 @@ def _run_command(container: Container, argv: list[str]) -> StringDict:
         folder = [f"mkdir -p {FILES_FOLDER}", f"cd {FILES_FOLDER}"]
         script = " && ".join([*folder, *writing(container.files), f"exec {command}"])
         command = shlex.join(["bash", "-c", script])
-    return {"run_command": command}
+    return command

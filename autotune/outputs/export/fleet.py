@@ -29,12 +29,17 @@ class Fleet:
     def count(self) -> int:
         return len(self.servers) or 1
 
-    def heading(self) -> list[str]:
-        """Say that several servers share the load."""
-        line = f"{self.count} servers of {self.gpus} GPUs each share the load"
-        return [line] if self.servers else []
+    @property
+    def heading(self) -> str:
+        """Return the number of servers and their GPUs; empty for one."""
+        servers = f"{self.count} servers of {self.gpus} GPUs each share the load"
+        return servers if self.servers else ""
 
-    # Shell scripts
+    @property
+    def ports(self) -> list[int]:
+        """Return the port of each of several servers."""
+        firsts = [int(numbers.partition(",")[0]) for numbers in numbers_of(self.servers)]
+        return [self.port + first for first in firsts]
 
     def apart_from_port(self, command: Command) -> tuple[Command, list[str]]:
         """Split off the port where it is another one for each server: the words that give it."""
@@ -42,32 +47,16 @@ class Fleet:
             return command, []
         return command.apart_from_port()[0], [f"--port {port_of_gpus(self.port)}"]
 
-    def published(self) -> tuple[str, str]:
-        """Return the addresses of the containers on the host, as ``--publish`` has them, and as a
-        sentence."""
+    @property
+    def published(self) -> str:
+        """Return the address and the ports of `docker run --publish`, for a shell."""
         if self.servers:
-            published = f'"${{PUBLISH:-127.0.0.1}}":{port_of_gpus(self.port)}:{PORT}'
-            return (
-                published,
-                "Their address is 127.0.0.1 by default; to change that: PUBLISH=0.0.0.0",
-            )
-        about = f"Its address is 127.0.0.1:{self.port} by default; to change that: PUBLISH=0.0.0.0"
-        return f'"${{PUBLISH:-127.0.0.1:{self.port}}}:{PORT}"', f"{about}:{self.port}"
+            return f'"${{PUBLISH:-127.0.0.1}}":{port_of_gpus(self.port)}:{PORT}'
+        return f'"${{PUBLISH:-127.0.0.1:{self.port}}}:{PORT}"'
 
     def gpu_choice(self, chosen: StringMap) -> StringMap:
         """Return the variables that choose GPUs, unless each server has its own."""
         return {} if self.servers else chosen
-
-    def balancer_note(self) -> list[str]:
-        """Describe the load balancer that belongs in front of a script's servers."""
-        if not self.servers:
-            return []
-        firsts = [int(numbers.partition(",")[0]) for numbers in numbers_of(self.servers)]
-        ports = " ".join(f"server 127.0.0.1:{self.port + first};" for first in firsts)
-        return [
-            "If one server ends, all end. Load balancer in front of them, for nginx: "
-            f"upstream {{ least_conn; {ports} }}"
-        ]
 
     def script(self, settings: Sequence[str], words: Sequence[str]) -> list[str]:
         """Return the end of a script: it starts the servers with settings of the environment.
@@ -110,24 +99,6 @@ class Fleet:
         upstream = "\n    ".join(f"server {name}:{PORT};" for name in self.names)
         content = {"content": nginx.substitute(servers=upstream, port=PORT)}
         return {**services, "balancer": balancer}, {"balancer": content}
-
-    def kubernetes_notes(self) -> list[str]:
-        """Say for which pods the claim is, and how a request reaches one of several."""
-        claim = "The claim stores weights and compiled kernels, for"
-        if not self.servers:
-            return [f"{claim} one pod at a time, on any node."]
-        return [
-            f"{claim} pods of one node (ReadWriteMany: of any).",
-            "The Service chooses pods at random; the measurement chose the pod with the fewest "
-            "requests.",
-        ]
-
-    def dstack(self) -> tuple[dict[str, int], list[str]]:
-        """Return the keys of a dstack service, and what a reader should know of them."""
-        if not self.servers:
-            return {}, []
-        note = "Replicas share a node if its fleet has blocks: set them to the node's GPUs over a replica's."
-        return {"replicas": self.count}, [note]
 
     def check_alone(self) -> None:
         """Raise `BadInput` for several servers, which are no dstack task."""

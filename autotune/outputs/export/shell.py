@@ -14,9 +14,9 @@ from autotune.servers.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 
 from .winner import (
     Winner,
+    about,
     comment,
     container_of,
-    heading,
     image_notes,
     required,
     settings_without_secrets,
@@ -35,12 +35,8 @@ def render(winner: Winner) -> str:
             f"the replayed table has no start command of {choice.engine}; its row is: "
             f"{shlex.join(redact.argv(choice.argv)[1:])}"
         )
-        lead = comment(heading(winner))
+        lead = comment(about("heading", winner))
         return f"#!/usr/bin/env bash\n{lead}printf '%s\\n' {shlex.quote(row)} >&2\nexit 1\n"
-    host = winner.text_of("host") or _LOOPBACK[0]
-    address = f"on {host}, as your command does; to change that: ./serve.sh --host 127.0.0.1"
-    if host in _LOOPBACK:
-        address = "on loopback by default; to change that: ./serve.sh --host 0.0.0.0"
     # A command that does not say where to listen must not listen on every interface.
     command, port = winner.fleet.apart_from_port(winner.command.on_loopback())
     env = choice.env
@@ -53,8 +49,9 @@ def render(winner: Winner) -> str:
         lines = _arguments(choice.container, choice.files)
         folder_of = {}
     lines += [*_arguments(command.argv, folder_of), *port]
-    about = [*heading(winner), f"It listens {address}"]
-    return _script(winner, about, env, lines)
+    host = winner.text_of("host") or _LOOPBACK[0]
+    notes = about("shell", winner, host=host, loopback=_LOOPBACK)
+    return _script(winner, notes, env, lines)
 
 
 def render_docker(winner: Winner) -> str:
@@ -67,7 +64,6 @@ def render_docker(winner: Winner) -> str:
     inside = container.plain_env
     secret = {name: value for name, value in container.env.items() if name not in inside}
     inside = {**fleet.gpu_choice(container.gpu_choice), **inside}
-    publish, address = fleet.published()
     weights = '"${HF_HOME:-$HOME/.cache/huggingface}"'
     if container.weights:
         weights = shlex.quote(container.weights)
@@ -90,7 +86,7 @@ def render_docker(winner: Winner) -> str:
     lines = [
         shlex.join(DOCKER_RUN),
         *(shlex.join(option) for option in options if option[0] != "--network"),
-        f"--publish {publish}",
+        f"--publish {fleet.published}",
         *(f"--volume {volume}" for volume in volumes),
         *(f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(settings)),
     ]
@@ -99,16 +95,16 @@ def render_docker(winner: Winner) -> str:
     if not container.own_entrypoint:
         lines.append("--entrypoint=")
     lines += [shlex.quote(container.image), *_arguments(container.argv, {})]
-    about = [*heading(winner), *image_notes(winner), f"{address} ./docker-run.sh"]
-    return _script(winner, about, secret, lines)
+    notes = [*image_notes(winner), *about("docker", winner)]
+    return _script(winner, notes, secret, lines)
 
 
-def _script(winner: Winner, about: list[str], env: StringMap, lines: Sequence[str]) -> str:
+def _script(winner: Winner, notes: list[str], env: StringMap, lines: Sequence[str]) -> str:
     """Return a script that writes the server's files and runs the command of quoted `lines` with
     variables; it asks for secrets."""
     settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
-    about += winner.fleet.balancer_note()
-    script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]
+    notes = [*about("heading", winner), *notes, *about("several_servers", winner)]
+    script = ["#!/usr/bin/env bash", *comment(notes).splitlines(), "set -euo pipefail"]
     if files := winner.choice.files:
         script.append(
             'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # not removed: the '

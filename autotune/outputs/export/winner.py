@@ -19,10 +19,10 @@ from typing import Any
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.base import BadInput, Evidence, StringDict, StringMap, Strings, frozen, redact
+from autotune.base import BadInput, Evidence, StringDict, StringMap, Strings, beside, frozen, redact
 from autotune.engines import Command, Configuration, Engine, ParsedCommand, engine
 from autotune.engines.command import PORT, gpu_settings_of_servers, gpus_of_a_server, reference_in
-from autotune.engines.entry import in_range
+from autotune.engines.entry import in_range, parse_yaml
 from autotune.engines.kept import given_options, grouped, missing_files
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import Metrics, curve_of
@@ -44,6 +44,7 @@ from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State
 
 from ..report import sentences
+from ..report.templates import write
 from .fleet import Fleet
 
 ANYWHERE = "0.0.0.0"
@@ -115,35 +116,21 @@ def groups(argv: Sequence[str]) -> list[list[str]]:
     return [[*argv[:program], *first], *options]
 
 
-_REASONS = {
-    Evidence.EMULATED: ", not measured on this hardware",
-    Evidence.SIMULATED: ", not measured on this hardware",
-    Evidence.REPLAYED: ", read from recorded launches",
-}
+_ABOUT = parse_yaml(beside(__file__, "about.yaml"))
 
 
-def heading(winner: Winner) -> list[str]:
-    """Return lines that name the recommendation and its reason, without comment signs."""
-    recommendation = winner.recommendation
-    choice = winner.choice
-    goal = winner.choice.objective
-    figure = f"{goal.metric} on {goal.workload}: {readable.number(goal.value)}"
-    if ends := goal.interval90_on_a_node:
-        figure += f" (90 % interval on a real node {readable.interval(ends)})"
-    lines = [
-        f"{choice.engine} {choice.engine_version} for {recommendation.model} "
-        f"on {recommendation.gpus} x {recommendation.hardware}",
-        f"recommended by autotune, study {recommendation.study}, "
-        f"configuration {choice.fingerprint}",
-        *winner.fleet.heading(),
-        f"evidence: {recommendation.label}{_REASONS.get(recommendation.origin, '')}",
-        figure,
-        sentences.said("gain", recommendation),
-        sentences.said("not_simulated", recommendation),
-        *sentences.lines("promises", recommendation),
-        *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
-    ]
-    return [line for line in lines if line]
+def about(name: str, winner: Winner, **known: object) -> list[str]:
+    """Return lines for the head of a file, without comment signs."""
+    made = write(
+        _ABOUT[name],
+        winner=winner,
+        outcome=winner.recommendation,
+        choice=winner.choice,
+        fleet=winner.fleet,
+        sentences=sentences,
+        **known,
+    )
+    return [line for line in made.splitlines() if line]
 
 
 def image_notes(winner: Winner) -> list[str]:
@@ -151,23 +138,18 @@ def image_notes(winner: Winner) -> list[str]:
     not exist."""
     choice = winner.choice
     kind = winner.engine
-    notes = []
     version = winner.parser_version
     words = kind.arguments(choice.engine_argv) or ()
+    lost: Sequence[str] = ()
+    derived_from = ""
     with suppress(BadInput):
         prepared = kind.prepare(words, version, winner.command)
-        options = given_options(kind, prepared, version)
-        if lost := missing_files(kind.card, options):
-            missing = ", ".join(lost)
-            notes.append(f"not in the container, as it is not on this machine: {missing}")
+        lost = missing_files(kind.card, given_options(kind, prepared, version))
     if winner.image is None and not choice.container:
         entry = image_of(kind.card, winner.spec.hardware, choice.engine_version)
         if entry and not in_range(choice.engine_version, entry.seen):
-            notes.append(
-                "image: the tag is derived from earlier versions' names, check that it exists "
-                f"({entry.source})"
-            )
-    return notes
+            derived_from = entry.source
+    return about("image", winner, lost=lost, derived_from=derived_from)
 
 
 def comment(texts: list[str]) -> str:
@@ -328,7 +310,7 @@ class Winner:
         place."""
         if self.fleet.servers and not re.search(r"^kind:", deployment.text, re.MULTILINE):
             raise BadInput(
-                f"--onto {deployment.name}: {self.fleet.heading()[0]}, but Docker would give all of "
+                f"--onto {deployment.name}: {self.fleet.heading}, but Docker would give all of "
                 "them the same GPUs; --to compose or docker gives each its own, or tune with --set "
                 "replicas=1"
             )
@@ -559,21 +541,14 @@ def chooses_gpus(variable: str) -> bool:
 
 def _start_limit(winner: Winner) -> tuple[int, str]:
     """Return the time limit of a start, in seconds, and the source of the figure in words."""
-    evidence = winner.recommendation.origin
-    count = len(winner.ready_s)
-    if not count or evidence is Evidence.EMULATED:
-        limit_s = math.ceil(StartupTimeouts().total_s)
-        reason = "its starts were EMULATED and loaded no weights"
-        if not count:
-            reason = "the study has no measured start"
-        return limit_s, f"start limit {limit_s} s, as in autotune: {reason}"
-    slowest_s = max(winner.ready_s)
-    limit_s = math.ceil(max(_LEAST_START_S, _START_MARGIN * slowest_s))
-    label = "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
-    return limit_s, (
-        f"start limit {limit_s} s: the slowest of {count} {label} starts took {slowest_s:.0f} s; "
-        f"cold disks and caches may take {_START_MARGIN:.0f} times as long"
-    )
+    limit_s = StartupTimeouts().total_s
+    slowest_s = 0.0
+    if winner.recommendation.origin is not Evidence.EMULATED:
+        slowest_s = max(winner.ready_s, default=0.0)
+    if slowest_s:
+        limit_s = max(_LEAST_START_S, _START_MARGIN * slowest_s)
+    known = {"slowest_s": slowest_s, "limit_s": math.ceil(limit_s), "margin": _START_MARGIN}
+    return math.ceil(limit_s), "".join(about("start_limit", winner, **known))
 
 
 def _image(winner: Winner) -> str:
