@@ -7,13 +7,24 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
-from autotune.base import BadInput, Evidence, Json, LoadFailed, NothingFeasible, write_atomically
+from autotune.base import (
+    BadInput,
+    Evidence,
+    Json,
+    LoadFailed,
+    NothingFeasible,
+    beside,
+    write_atomically,
+)
 from autotune.engines import Library
+from autotune.engines.entry import parse_yaml
 from autotune.load.bench import results
 from autotune.load.bench.results import Bench
+from autotune.load.capacity.search import load_in_words
 from autotune.load.client.messages import Progress
 from autotune.load.client.target import Target
 from autotune.load.measuring import LoadOptions, Measurement, send
+from autotune.load.metrics.table import HEADLINE, STEADY, shown_in
 from autotune.load.options import BenchOptions
 from autotune.load.prefix_cache import DraftReader, PrefixCache
 from autotune.load.server_client import ServerClient
@@ -22,6 +33,8 @@ from autotune.tuner.accuracy.check import Check, check_of, read_evidence, timed
 
 from .screens import printed
 from .shared import MESSAGES, answer, load_of, say
+
+_FIGURES = parse_yaml(beside(__file__, "bench.yaml"))
 
 
 def bench(asked: BenchOptions, as_json: bool, home: Path) -> None:
@@ -61,11 +74,27 @@ def bench(asked: BenchOptions, as_json: bool, home: Path) -> None:
     if options.save_result is not None:
         result = results.save(options.save_result, result, runs)
         say(f"wrote {options.save_result} and {result['requests_file']}")
-    answer(as_json, result, results.table(result))
+    answer(as_json, result, [_table(result)])
     if problem := result["failure"] or result["invalid"]:
         raise LoadFailed(problem)
     if result.get("nearest_miss"):
         raise NothingFeasible("; ".join(result["load_search"]))
+
+
+def _table(result: Json) -> str:
+    measured = result["evidence"] == Evidence.MEASURED
+    return printed(
+        "bench",
+        result=result,
+        label="" if measured else f" ({result['evidence'].upper()})",
+        rows=_FIGURES,
+        capacity=shown_in("capacity"),
+        derived=shown_in("bench"),
+        load_in_words=load_in_words,
+        headline=HEADLINE,
+        steady=STEADY,
+        mean_interval=results.mean_interval,
+    )
 
 
 def _repeats(

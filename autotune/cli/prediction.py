@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import chain
 from math import inf
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from autotune.engines import (
 )
 from autotune.engines.machine import check_gpus, node
 from autotune.engines.rewrite import rewrite, translate_typed
-from autotune.load.bench.results import search_lines
 from autotune.load.capacity.search import (
     LOADS,
     SHAPES,
@@ -100,7 +98,6 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     text = printed(
         "simulate",
         predicted=predicted,
-        searched=chain(*search_lines(predicted)) if "find_load" in predicted else (),
         load_in_words=load_in_words,
         is_number=is_number,
         memory_keys=MEMORY_KEYS,

@@ -30,24 +30,20 @@ from autotune.base import (
     Evidence,
     Interval,
     Json,
-    JsonObject,
-    beside,
     write_atomically,
 )
 from autotune.base.arrays import Floats
 from autotune.engines import Library
-from autotune.engines.entry import parse_yaml
 
 from ..capacity.goal import LoadGoal
-from ..capacity.search import CONFIRM_S, LOADS, By, load_in_words
+from ..capacity.search import CONFIRM_S
 from ..client.messages import Progress as LoadProgress
 from ..client.target import Target
 from ..load import Load
 from ..measuring import FoundCapacity, LoadOptions, Measurement, to_json, worst_client
-from ..metrics import readable
 from ..metrics.formulas import Slo, goodput_limits, parse_goodput, slos_of
 from ..metrics.records import LATENCIES, STATISTICS
-from ..metrics.table import HEADLINE, STEADY, Rent, shown_in, title_of
+from ..metrics.table import Rent
 from ..options import BenchOptions
 from ..prefix_cache import CacheReport
 from ..request_file import has_requests, requests_path, write_requests
@@ -319,61 +315,6 @@ def save(path: Path, result: Json, runs: Sequence[Measurement]) -> Json:
 
 
 _PLAIN_EVERY_NS = 5_000_000_000
-
-_TABLE = parse_yaml(beside(__file__, "titles.yaml"))
-
-
-def table(result: Json) -> list[str]:
-    """Format a result; several load points are a curve, with only summed figures below it.
-
-    A load search has its curve, its sentences, and the table of the capacity's load.
-    """
-    # Only for people: a bench starts without it.
-    from jinja2 import Environment, StrictUndefined
-
-    jinja = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    measured = result["evidence"] == Evidence.MEASURED
-    shown = jinja.from_string(beside(__file__, "table.txt.jinja")).render(
-        result=result,
-        label="" if measured else f" ({result['evidence'].upper()})",
-        rows=_TABLE,
-        title=_title,
-        curve=curve,
-        search_lines=search_lines,
-        headline=HEADLINE,
-        steady=STEADY,
-        mean_interval=mean_interval,
-        readable=readable,
-        shown_in=shown_in,
-    )
-    return shown.split("\n")
-
-
-def search_lines(result: JsonObject) -> tuple[list[str], list[str]]:
-    """Format the curve of a load search, and its sentences."""
-    by: By = result["find_load"]
-    points = [
-        {"label": load_in_words(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
-    ]
-    return curve(points), [f"{sentence}." for sentence in result["load_search"]]
-
-
-def curve(points: Sequence[Json]) -> list[str]:
-    """Format a line per load point: throughput against latency; latencies in ms."""
-    names = [str(point["label"] or point["load"]) for point in points]
-    wide = max(map(len, ["load", *names]))
-    headings = "".join(f"{heading:>14}" for heading in _TABLE["curve"])
-    rows = [f"{'load':<{wide}}{headings}  (latencies in ms)"]
-    for name, point in zip(names, points, strict=True):
-        figures = (readable.number(point["metrics"][key]) for key in _TABLE["curve"].values())
-        rows.append(f"{name:<{wide}}" + "".join(f"{figure:>14}" for figure in figures))
-    return rows
-
-
-def _title(name: str) -> str:
-    """Return the title of a figure, with its unit."""
-    title, unit = title_of(name)
-    return str(_TABLE["titles"].get(name) or (f"{title} ({unit})" if unit else title))
 
 
 def progress_line(label: str, progress: LoadProgress) -> str:
