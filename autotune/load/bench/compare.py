@@ -4,21 +4,22 @@ An interval is over repeats: the requests of one run tell how requests differ, n
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from autotune.base import BadInput, Evidence, Interval, Json, Strings
+from autotune.base import BadInput, Interval, Json, Strings, beside
+from autotune.base.templates import write
+from autotune.engines.entry import parse_yaml
 
 from ..metrics.table import HEADLINE, METRICS
 from ..metrics.tools import load_of, number, read, role_of
 from .results import moments, student
 
-_LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
-_NOT_STATED = "not stated"
-_OURS = ("workload", "load", "seed", "evidence")
+_TEXTS = parse_yaml(beside(__file__, "comparison.yaml"))
+
 ONE_RUN = (
     "with one run each the run-to-run noise is unknown: measure with --repeats, or on new launches"
 )
@@ -163,14 +164,22 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     if a["tool"] != b["tool"]:
         tools = (result["tool"] or "an unknown tool" for result in (a, b))
         notes.append("A was measured by {}, B by {}".format(*tools))
-    warnings = (
-        *_differences(a, b, sweep),
-        *_unmatched(loads_a, loads_b, sweep),
-        *_validity("A", a),
-        *_validity("B", b),
-    )
+    sides = {"a": _side("A", a, loads_a, sweep), "b": _side("B", b, loads_b, sweep)}
+    warnings = tuple(write(_TEXTS["warnings"], number=number, **sides).splitlines())
     made = () if sweep else changes
     return Comparison(str(path_a), str(path_b), warnings, made, tuple(notes), points)
+
+
+def _side(name: str, result: Json, loads: Json, sweep: bool) -> Json:
+    return {
+        "name": name,
+        "result": result,
+        "load": load_of(result),
+        "loads": list(loads),
+        "facts": _facts(result, sweep),
+        # vLLM's files do not state their evidence.
+        "evidence": str(result.get("evidence") or "not stated"),
+    }
 
 
 def _changes(a: Json, b: Json) -> tuple[tuple[Change, ...], list[str]]:
@@ -213,42 +222,6 @@ def _repeats(result: Json, metric: str = HEADLINE) -> list[float]:
     return [value for value in values if value is not None] or [number(result.get(metric)) or 0.0]
 
 
-def _differences(a: Json, b: Json, sweep: bool) -> list[str]:
-    """Name the differences in how A and B were measured."""
-    reasons = []
-    # vLLM's files do not state their evidence.
-    evidence_a, evidence_b = (str(result.get("evidence") or _NOT_STATED) for result in (a, b))
-    if evidence_a == evidence_b:
-        if evidence_a not in (Evidence.MEASURED, _NOT_STATED):
-            reasons.append(f"{evidence_a.upper()}: both come from an emulated engine")
-    elif _NOT_STATED in (evidence_a, evidence_b):
-        reasons.append(f"evidence of A: {evidence_a}; evidence of B: {evidence_b}")
-    else:
-        both = f"A is {evidence_a.upper()}, B is {evidence_b.upper()}"
-        reasons.append(f"EVIDENCE DIFFERS: {both}; the change is not a measured one")
-    facts_b = _facts(b, sweep)
-    for name, fact in _facts(a, sweep).items():
-        other = facts_b.get(name)
-        if None not in (fact, other) and fact != other:
-            reasons.append(f"different {name}: {fact} in A, {other} in B")
-    for name, result in (("A", a), ("B", b)):
-        stated = {**result, "load": load_of(result) or None}
-        missing = [key for key in _OURS if stated.get(key) is None]
-        if missing:
-            reasons.append(f"{name} does not state its {', '.join(missing)}; they may differ")
-    for name, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
-        means = [
-            tokens / max(number(result.get("completed")) or 1.0, 1.0)
-            for result in (a, b)
-            if (tokens := number(result.get(key))) is not None
-        ]
-        if len(means) > 1 and abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
-            reasons.append(
-                f"different lengths: {means[0]:.1f} {name} tokens per request in A, {means[1]:.1f} in B"
-            )
-    return reasons
-
-
 def _facts(result: Json, sweep: bool) -> dict[str, object]:
     """Return the facts that two comparable results have in common, by name; None if not stated."""
     facts: dict[str, object] = {
@@ -271,26 +244,3 @@ def _facts(result: Json, sweep: bool) -> dict[str, object]:
     if isinstance(notes := result.get("notes"), list):
         facts["form of the requests"] = "; ".join(map(str, notes)) or "all fields"
     return facts
-
-
-def _unmatched(a: Collection[str], b: Collection[str], sweep: bool) -> list[str]:
-    pairs = (
-        ("A", [load for load in a if load not in b]),
-        ("B", [load for load in b if load not in a]),
-    )
-    return [
-        f"only {name} has the load {', '.join(loads)}: not compared"
-        for name, loads in pairs
-        if sweep and loads
-    ]
-
-
-def _validity(name: str, result: Json) -> list[str]:
-    failed = number(result.get("failed"))
-    reasons = {
-        f"{failed or 0:g} requests failed": failed,
-        "the client did not keep up, so it limited the numbers": result.get("client_bound"),
-        "stopped before its end": result.get("stopped"),
-    }
-    held = [reason for reason, holds in reasons.items() if holds]
-    return [f"{name}: {reason}" for reason in (*held, *result.get("doubts", ()))]

@@ -1,19 +1,20 @@
 """Jinja templates of the report: what they may call, and how they are written out."""
 
 import statistics
-from functools import cache
 from typing import Any
 
 import yaml
-from jinja2 import Environment, StrictUndefined, Template
 
 from autotune.base import beside, redact
+from autotune.base.templates import jinja, write
 from autotune.load.metrics import readable
 from autotune.load.metrics.table import title_of
 
 from . import text
 
-JINJA = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+__all__ = ["JINJA", "templates_of", "write"]
+
+JINJA = jinja()
 JINJA.filters |= {
     "capital": text.capital,
     "code": text.code,
@@ -33,13 +34,3 @@ JINJA.globals |= {
 def templates_of(file: str) -> Any:
     """Return the content of a file of templates in this folder."""
     return yaml.safe_load(beside(__file__, file))
-
-
-@cache
-def _compiled(template: str) -> Template:
-    return JINJA.from_string(template)
-
-
-def write(template: str, **known: object) -> str:
-    """Return what a template makes of these variables, without spaces at its ends."""
-    return _compiled(template).render(known).strip()
