@@ -18,8 +18,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from autotune.base import Evidence, Stage, frozen
+from autotune.base import Evidence, Stage, beside, frozen
 from autotune.engines import CandidateSet, Configuration, Scalar
+from autotune.engines.entry import parse_yaml
 from autotune.load.capacity.goal import carried
 from autotune.load.metrics import readable
 from autotune.tuner.backends import backend_of
@@ -37,6 +38,9 @@ from autotune.tuner.trial import Launch, Role, State, Trial
 
 from .report import text
 from .report.tables import again, broken_slos, without_figure
+from .report.templates import write
+
+_TEXTS = parse_yaml(beside(__file__, "progress.yaml"))
 
 
 def cost_line(
@@ -44,20 +48,7 @@ def cost_line(
 ) -> str:
     """Return `cost` as a sentence."""
     figures = cost(prepared, first, places)
-    backend = prepared.backend
-    launches = f"at most {text.launches(figures['launches'])}"
-    hours = figures["hours"]
-    limit = figures["hours_limit"]
-    if hours is None:
-        how = "are read from a table" if backend.recorded else "take as long as the first one shows"
-        return f"{launches}, which {how}"
-    node = "of the simulated node" if backend.virtual else "of the node, as the simulator predicts"
-    total = text.seconds(3600 * hours)
-    if hours >= 0.1:
-        total = f"{hours:.1f} hours, {figures['node_hours']:.1f} node-hours"
-    ends = f"; --hours {limit:g} ends it before" if limit is not None and limit < hours else ""
-    each = f"of about {text.seconds(figures['seconds_per_launch'])} each"
-    return f"{launches} {each}: {total} {node}{ends}"
+    return write(_TEXTS["cost"], figures=figures, backend=prepared.backend)
 
 
 _MOST_RUNNING = 8  # Number of launches shown; the rest is a count

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from autotune.base import FloatDict, Json, JsonObject, StringDict, redact
+from autotune.base import FloatDict, Json, JsonObject, StringDict, beside, redact
+from autotune.engines.entry import parse_yaml
 from autotune.load.metrics.table import PER_USER, Metrics, is_valid_row, shown_in
 from autotune.tuner.search.decide.verdict import best_so_far
 from autotune.tuner.search.objective import maximises, on_workloads, scores_of
@@ -18,6 +19,7 @@ from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch
 
 from ..report.render import PICTURES
+from ..report.templates import write
 
 TEXT_LENGTH = 5000
 """Longest value of a tag or param; MLflow 3.17 takes 8000 and 6000 characters."""
@@ -25,9 +27,7 @@ TEXT_LENGTH = 5000
 OBJECTIVE = "objective"
 """Metric of every run that holds the objective's value, for every objective."""
 
-UNFINISHED = "unfinished"
-"""The parent run's tag ``verdict`` while there is none."""
-
+_TAGS = parse_yaml(beside(__file__, "tags.yaml"))
 _NAME_CHARACTERS = re.compile(r"[^\w.\- :]")
 
 
@@ -130,60 +130,35 @@ def launch_tags(spec: StudySpec, launch: Launch) -> StringDict:
     at the end."""
     trial = launch.trial
     result = launch.result
-    command = redact.argv(trial.command.words)
+    words = redact.argv(trial.command.words)
     settings = {} if trial.command.container else redact.env(trial.command.env)
-    tags = {
-        "study": spec.study,
-        "kind": "launch",
-        "goal": goal_of(spec),
-        "number": str(trial.number),
-        "role": trial.role.value,
-        "engine": trial.configuration.engine,
-        "engine_version": trial.engine_version,
-        "fingerprint": trial.configuration.fingerprint,
-        "workloads": ", ".join(trial.workloads),
-        "state": result.state.value,
-        "failure_kind": result.failure.kind.value if result.failure else "none",
-        "evidence": result.label.lower(),
-        "started_at": result.started_at,
-        "node": result.node,
-        "gpu_ids": ", ".join(result.gpu_ids),
-        "command": " ".join([*(f"{k}={shlex.quote(v)}" for k, v in settings.items()), *command]),
-        "mlflow.source.name": "autotune",
-    }
     violations = scores_of(spec, result).violations
-    if broken := [slo for slo, beyond in violations.items() if beyond > 0]:
-        tags["verdict"] = f"breaks {', '.join(broken)}"
-    if result.failure:
-        failure = f"{result.failure.message}\n{result.failure.log_excerpt}"
-        tags["failure"] = redact.text(failure.strip())
-    return {name: value[:TEXT_LENGTH] for name, value in tags.items()}
+    return _tags(
+        "launch",
+        spec=spec,
+        goal=goal_of(spec),
+        trial=trial,
+        result=result,
+        command=" ".join([*(f"{k}={shlex.quote(v)}" for k, v in settings.items()), *words]),
+        broken=[slo for slo, beyond in violations.items() if beyond > 0],
+    )
+
+
+def _tags(kind: str, **known: object) -> StringDict:
+    tags = {name: write(text, **known)[:TEXT_LENGTH] for name, text in _TAGS[kind].items()}
+    return {name: value for name, value in tags.items() if value}
 
 
 def study_tags(spec: StudySpec) -> StringDict:
     """Return the tags of a new study; `outcome_tags` follow at its end."""
-    return {
-        "study": spec.study,
-        "kind": "study",
-        "goal": goal_of(spec),
-        "verdict": UNFINISHED,
-        "mlflow.source.name": "autotune",
-        "workloads": ", ".join(spec.workloads),
-    }
+    return _tags("study", spec=spec, goal=goal_of(spec))
 
 
 def study_params(spec: StudySpec) -> Json:
     """Return the settings of a study for its run's page."""
     names = ("objective", "baseline", "launches", "hours", "on", "executor", "sampler", "noise")
     return {
-        "model": spec.model.id,
-        "hardware": spec.hardware.name,
-        "engines": ", ".join(f"{engine.name} {engine.version}" for engine in spec.engines),
-        "workloads": ", ".join(spec.workloads),
-        "weights": ", ".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
-        or "none",
-        "pareto": spec.pareto or "none",
-        "slos": ", ".join(map(str, spec.slos)) or "none",
+        **_tags("params", spec=spec),
         "pins": json.dumps(spec.pins),
         **{name: getattr(spec, name) for name in (*names, "seed", "gpus")},
     }
@@ -238,25 +213,8 @@ def note(report: str, run_id: str) -> str:
 
 def outcome_tags(outcome: Recommendation) -> StringDict:
     """Return the tags of a finished study."""
-    tags = {
-        "verdict": outcome.verdict.value,
-        "stop_reason": outcome.stop_reason,
-        "evidence": outcome.label.lower(),
-        **{f"regress.{one.to_version}": one.verdict for one in outcome.regressions},
-    }
-    if outcome.holds_on_a_node is not None:
-        tags["holds_on_a_node"] = str(outcome.holds_on_a_node).lower()
-    if choice := outcome.recommended:
-        trade_offs = ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up or ())
-        command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
-        tags |= {
-            "engine": choice.engine,
-            "engine_version": choice.engine_version,
-            "fingerprint": choice.fingerprint,
-            "gives_up": trade_offs or "nothing",
-            "command": command[:TEXT_LENGTH],
-        }
-    return tags
+    regressions = {f"regress.{one.to_version}": one.verdict for one in outcome.regressions}
+    return _tags("outcome", outcome=outcome, choice=outcome.recommended) | regressions
 
 
 def span_ms(began_s: float | None, seconds: float) -> tuple[int, int]:
@@ -310,11 +268,5 @@ def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> StringDi
     view = {"name": f"{goal}, best first", "createdAt": at_ms, "state": json.dumps(state)}
     return {
         f"mlflow.sharedViewState.{view_id}": json.dumps(view),
-        # Markdown above the list of runs. The page shows the first line; the rest unfolds.
-        "mlflow.note.content": (
-            f"[Launches by {goal}, best first]({link}): this view is also in the menu *Views*. By "
-            f"hand: filter by `tags.goal`, then *Sort* by `{spec.objective}`, which also adds its "
-            "column.\n\nServing configurations tried by autotune: a run per study, and below it "
-            "one per launch.\n"
-        ),
+        "mlflow.note.content": write(_TAGS["experiment"], spec=spec, goal=goal, link=link) + "\n",
     }
