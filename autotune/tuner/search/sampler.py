@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -60,9 +61,13 @@ class CandidateSampler:
         }
         seed = int(np.random.default_rng([self._seed, len(history)]).integers(2**31))
         study = optuna.create_study(direction="maximize", sampler=_OPTUNA[self._name](seed=seed))
+        scored = [entry for entry in history if entry.measured]
+        worst = min(scored, key=lambda entry: entry.score or 0.0, default=None)
         for entry in history:
             params = {name: encoding.params(entry.position).get(name) for name in space}
-            study.add_trial(_trial(entry, [str(slo) for slo in history.spec.slos], params, space))
+            # GPSampler learns from COMPLETE trials alone: a failure counts as the worst launch.
+            outcome = worst if worst and entry.broke else entry
+            study.add_trial(_trial(outcome, [str(slo) for slo in history.spec.slos], params, space))
         return Suggestion(encoding.nearest(study.ask(space).params, history.searchable), None)
 
 
@@ -72,8 +77,9 @@ def _trial(
     params: dict[str, Scalar],
     space: dict[str, BaseDistribution],
 ) -> FrozenTrial:
-    """Return a launch as a trial of Optuna, with the violations of these SLOs."""
-    violations = {slo: excess for slo, excess in entry.violations.items() if slo in slos}
+    """Return a launch as a trial of Optuna, with the violations of these SLOs in their order, by
+    which GPSampler pairs them."""
+    violations = {slo: entry.violations.get(slo, math.inf) for slo in slos}
     state, constraints = outcome_for_optuna(entry.broke, entry.measured, violations)
     return create_trial(
         state=TrialState.RUNNING if entry.pending else state,

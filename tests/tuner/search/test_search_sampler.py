@@ -6,12 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from optuna import Study
+from optuna.samplers import RandomSampler
+from optuna.trial import FrozenTrial, TrialState
 
 from autotune.base.errors import UnknownName
 from autotune.engines.command import Configuration
 from autotune.engines.enumeration import Candidate, CandidateSet
+from autotune.load.metrics.formulas import Slo
 from autotune.tuner.recommend import recommend
 from autotune.tuner.search import SAMPLERS
+from autotune.tuner.search import sampler as sampler_module
 from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, squared_distances
 from autotune.tuner.search.history import History
@@ -197,6 +202,34 @@ def test_every_sampler_suggests_valid_candidates_none_twice(name: str) -> None:
             pending=number == 3,
         )
         history = History(history.spec, GRID, (*history.entries, entry))
+
+
+def test_optuna_learns_of_a_failure_as_of_the_worst_launch_and_of_limits_in_one_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its GPSampler reads completed trials alone, and pairs the constraints of two by position."""
+    seen: list[FrozenTrial] = []
+
+    class Reader(RandomSampler):
+        def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+            seen.extend(study.get_trials(states=[TrialState.COMPLETE]))
+
+    monkeypatch.setattr(sampler_module, "_OPTUNA", {"random": Reader})
+    spec = make_spec(slos=[Slo.parse(text) for text in ("p99_ttft_ms<=500", "p99_tpot_ms<=50")])
+    ttft, tpot = map(str, spec.slos)
+    entries = (
+        Entry(0, Role.BASELINE, 0, 2.0, violations={ttft: -1.0, tpot: 3.0}),
+        Entry(1, Role.SEARCH, 1, 1.0, violations={tpot: -4.0, ttft: 2.0}),
+        Entry(2, Role.SEARCH, 2, broke=True),
+        Entry(3, Role.SEARCH, 3, 3.0, violations={tpot: -5.0}),
+    )
+    CandidateSampler(Kernels(Encoding(GRID)), "random").suggest(History(spec, GRID, entries))
+    assert [(trial.value, list(trial.constraints.values())) for trial in seen] == [
+        (2.0, [-1.0, 3.0]),
+        (1.0, [2.0, -4.0]),
+        (1.0, [2.0, -4.0]),
+        (3.0, [np.inf, -5.0]),
+    ]
 
 
 def test_latencies_are_minimised() -> None:
