@@ -36,7 +36,7 @@ def tuned(home: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    """The README's command, in a folder of its own."""
+    """The README's command, in a folder of its own: 25 s of CPU, so that its tests are e2e."""
     folder = tmp_path_factory.mktemp("main")
     command = ["run", *V32, "--study", "demo"]
     return folder / "mlruns", autotune(
@@ -44,6 +44,7 @@ def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     )
 
 
+@pytest.mark.e2e
 def test_it_gains_a_third_for_certain_with_attention_replicas(
     main_job: tuple[Path, Finished],
 ) -> None:
@@ -70,6 +71,7 @@ def test_it_gains_a_third_for_certain_with_attention_replicas(
     assert ends[0] < within[0] < goal["value"] < within[1] < ends[1]
 
 
+@pytest.mark.e2e
 def test_acceptance_is_forced_in_launches_and_in_no_artefact_that_starts_a_server(
     main_job: tuple[Path, Finished],
 ) -> None:
@@ -112,6 +114,7 @@ def test_another_processor_makes_the_same_launches(home: Path) -> None:
     assert one == other
 
 
+@pytest.mark.e2e
 def test_every_artefact_says_simulated(main_job: tuple[Path, Finished]) -> None:
     home, done = main_job
     folder = home / "studies" / "demo"
@@ -124,6 +127,7 @@ def test_every_artefact_says_simulated(main_job: tuple[Path, Finished]) -> None:
     assert subprocess.run(["bash", "-n", folder / "serve.sh"], check=False).returncode == 0
 
 
+@pytest.mark.e2e
 def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Finished]) -> None:
     home, done = main_job
     folder = home / "studies" / "demo"
@@ -136,6 +140,7 @@ def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Fin
         assert f"\n{found['command']}\n" in text
 
 
+@pytest.mark.e2e
 def test_a_predicted_objective_has_its_interval_on_a_real_node_wherever_it_is_read(
     main_job: tuple[Path, Finished],
 ) -> None:
@@ -162,6 +167,7 @@ LAUNCH = (
 )
 
 
+@pytest.mark.e2e
 def test_the_readme_shows_what_it_prints(main_job: tuple[Path, Finished]) -> None:
     home, done = main_job
     readme = (EXAMPLES.parent / "README.md").read_text()
@@ -196,6 +202,7 @@ def test_the_readme_shows_what_it_prints(main_job: tuple[Path, Finished]) -> Non
     assert max(map(len, end)) <= 100
 
 
+@pytest.mark.e2e
 def test_the_rows_are_whole(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
     launches = rows(home, "demo")
@@ -221,6 +228,7 @@ def test_the_rows_are_whole(main_job: tuple[Path, Finished]) -> None:
     )
 
 
+@pytest.mark.e2e
 def test_what_is_recommended_is_what_simulate_says(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
     found = json.loads((home / "studies" / "demo" / "recommendation.json").read_text())
@@ -239,6 +247,7 @@ def test_what_is_recommended_is_what_simulate_says(main_job: tuple[Path, Finishe
     )
 
 
+@pytest.mark.e2e
 def test_a_finished_study_is_shown_again(main_job: tuple[Path, Finished]) -> None:
     home, done = main_job
     before = (home / "studies" / "demo" / "results.jsonl").read_bytes()
@@ -250,6 +259,7 @@ def test_a_finished_study_is_shown_again(main_job: tuple[Path, Finished]) -> Non
     assert f"\nautotune resume demo --home {home}" in taken.err
 
 
+@pytest.mark.e2e
 def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
     folder = home / "studies" / "demo"

@@ -75,14 +75,21 @@ def alive_for(home: Path, seconds: float) -> Callable[[], bool]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for several studies; the study ``s`` ran on the emulator."""
-    home = new_home(tmp_path_factory.mktemp("real_path"))
+    """One for several studies."""
+    return new_home(tmp_path_factory.mktemp("real_path"))
+
+
+@pytest.fixture(scope="module")
+def emulated_home(home: Path) -> Path:
+    """The home whose study ``s`` ran on the emulator."""
     done = autotune("run", *QUESTION, "--launches", "3", "--study", "s", home=home)
     assert done.code == 0, done.err
     return home
 
 
-def test_a_study_on_the_emulator(home: Path) -> None:
+@pytest.mark.e2e
+def test_a_study_on_the_emulator(emulated_home: Path) -> None:
+    home = emulated_home
     assert nothing_is_left(home, 0) == []
     launches = rows(home, "s")
     assert {row["evidence"] for row in launches} == {"emulated"}
@@ -110,12 +117,14 @@ def test_a_study_on_the_emulator(home: Path) -> None:
             assert "emulate" not in " ".join(row["argv"]), "the row holds the engine's own command"
 
 
-def test_emulated_and_simulated_rows_have_one_shape(home: Path) -> None:
+@pytest.mark.e2e
+def test_emulated_and_simulated_rows_have_one_shape(emulated_home: Path) -> None:
+    home = emulated_home
     question = [*QUESTION, "--on", "simulator", "--launches", "1", "--study", "simulated"]
     assert autotune("run", *question, home=home).code == 0
-    emulated, (simulated,) = rows(home, "s")[0], rows(home, "simulated")
-    assert emulated.keys() == simulated.keys()
-    one, other = (row["metrics"]["random:256:16:64"] for row in (emulated, simulated))
+    first, (simulated,) = rows(home, "s")[0], rows(home, "simulated")
+    assert first.keys() == simulated.keys()
+    one, other = (row["metrics"]["random:256:16:64"] for row in (first, simulated))
     assert set(simulated["metrics"]["random:256:16:64"]) - {"cache_hit_rate"} <= set(one)
     assert one["total_token_throughput"] == pytest.approx(other["total_token_throughput"], rel=0.25)
 
