@@ -82,10 +82,8 @@ MODES: dict[str, tuple[str, ...]] = {
         "give_up",
         "gives_up",
         "promised",
-        "promises",
         "promises_kept",
         "promises_of",
-        "trade_off",
     ),
     "random weights": (
         "RANDOM_WEIGHTS",
