@@ -59,7 +59,7 @@ _CHECKED = 5
 """Kept launches that are simulated again, to see whether the arithmetic is still the same."""
 
 
-def drawn_away(seed: int, sd: float = DRAWN) -> Calibration:
+def drawn_away(seed: int, sd: float = DRAWN, node: str = "h200") -> Calibration:
     """The packaged calibration with every figure of every engine multiplied by a log-normal factor
     of its own.
 
@@ -77,7 +77,7 @@ def drawn_away(seed: int, sd: float = DRAWN) -> Calibration:
                 OWN if figure.spread.get(OWN) else "engine" if figure.spread.get("engine") else None
             )
             if level is not None:
-                group = f"{engine} h200" if level == OWN else engine
+                group = f"{engine} {node}" if level == OWN else engine
                 figures = factors.setdefault(level, {}).setdefault(group, {})
                 figures[name] = figures.get(name, 1.0) * factor
     return packaged.model_copy(update={"factors": factors})

@@ -60,7 +60,7 @@ class Told:
     them.
 
     Attributes:
-        stated: the regret with odds of 0.9.
+        stated: the regret with odds of 0.9; None where none is learned.
         short: what the recommended one truly falls short of the best.
         finalist, recommended: interval and true gain of the finalist, and of what is recommended as
             `better`.
@@ -143,7 +143,7 @@ def play(task: tuple[str, float, int, int, int]) -> Told:
         judgement.verdict.value,
         len(history),
         len(history.of_role(Role.FINAL)),
-        math.log1p(stated.percent / 100),
+        None if stated is None else math.log1p(stated.percent / 100),
         float(np.nanmax(truth) - truth[winner]),
         _beside_truth(judgement.challenger_gain, truth, judgement.challenger, base),
         _beside_truth(judgement.gain, truth, judgement.winner, base) if better else None,
@@ -163,8 +163,8 @@ def _counted(found: Sequence[Told]) -> Iterator[str]:
     stated = [one for one in found if one.stated is not None]
     above = sum(one.short > float(one.stated or 0) + 1e-9 for one in stated)
     medians = [
-        100 * math.expm1(float(np.median(v)))
-        for v in ([s.stated or 0 for s in stated], [s.short for s in stated])
+        100 * math.expm1(float(np.median(v or [math.nan])))
+        for v in ([s.stated or 0 for s in stated], [s.short for s in found])
     ]
     yield f"  regret exceeded {rate(above, len(stated))}; median stated {medians[0]:.1f} %, true {medians[1]:.1f} %"
     for words, rows in (

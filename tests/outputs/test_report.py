@@ -23,6 +23,7 @@ from autotune.outputs.report.text import prose
 from autotune.tuner.study.home import ui_command
 from autotune.tuner.study.recommendation import (
     AccuracyComparison,
+    NotTried,
     PromisedValue,
     Recommendation,
     Regret,
@@ -213,9 +214,24 @@ def test_what_remains_unsure_is_said(tmp_path: Path) -> None:
     unsure = small_study.recommendation(regret=Regret(percent=12.24, odds=0.9))
     told = section(render(record(tmp_path, unsure), "md"), "Conclusion")
     assert "90 % sure that no other configuration is more than 12.2 % better." in told
+    learned = Regret(percent=2.5, odds=0.9, learned_on="30 simulated studies")
+    [said] = [p for p in brief(small_study.recommendation(regret=learned)) if "sure that" in p]
+    assert "is more than 2.5 % better, as in 30 simulated studies." in said
     unknown = small_study.recommendation(regret=Regret(percent=412.0, odds=0.9))
     assert "sure that" not in section(render(record(tmp_path, unknown), "md"), "Conclusion"), (
         "nothing is known"
+    )
+
+
+def test_without_a_regret_the_screen_says_what_was_not_looked_at() -> None:
+    left = [NotTried(knob="block_size", value=64, expected_percent=1.25)]
+    said = brief(small_study.recommendation(regret=None, not_tried=left))
+    assert any("Not looked at" in part and "block_size=64" in part for part in said)
+    assert not any("sure that" in part for part in said)
+    known = Regret(percent=2.5, odds=0.9)
+    assert not any(
+        "Not looked at" in part
+        for part in brief(small_study.recommendation(regret=known, not_tried=left))
     )
 
 

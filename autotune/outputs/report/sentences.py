@@ -11,12 +11,9 @@ from autotune.load.workloads import how_fixed, load_workload
 from autotune.tuner.study.recommendation import Contribution, Objective, Recommendation
 from autotune.tuner.trial import named
 
-from . import text
 from .templates import templates_of, write
 
 _SENTENCES = templates_of("sentences.yaml")
-_MOST_NOT_TRIED, _LEAST_EXPECTED = 5, 0.1
-"""Values that no launch had, and the percent expected of them, from which they are named."""
 
 
 def said(name: str, outcome: Recommendation, **known: object) -> str:
@@ -54,24 +51,6 @@ def lines(name: str, outcome: Recommendation, **known: object) -> list[str]:
 
 brief = partial(lines, "brief")
 paragraphs = partial(lines, "paragraphs")
-
-
-def not_looked_at(outcome: Recommendation) -> str:
-    """Name the values that no launch had, with what is expected of each; empty for none."""
-    if not (rows := outcome.not_tried):
-        return ""
-    named = [
-        f"{one.knob}={text.scalar(one.value)} ({one.expected_percent:.1f} % expected)"
-        for one in rows[:_MOST_NOT_TRIED]
-        if one.expected_percent >= _LEAST_EXPECTED
-    ]
-    if others := len(rows) - len(named):
-        named.append(f"{others} other values of knobs, each less")
-    return (
-        f"Not looked at with {outcome.recommended.engine}: {', '.join(named)}."
-        if outcome.recommended
-        else ""
-    )
 
 
 def score(kind: str, value: float | None, interval: Interval | None = None) -> str:

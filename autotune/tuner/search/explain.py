@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
+from pydantic import TypeAdapter
 from scipy.special import stdtrit
 
 from autotune.base import Json
 from autotune.base.arrays import Ints, descending, ints
-from autotune.engines import Scalar
+from autotune.engines import Entry, Scalar
+from autotune.engines.entry import spaces_file
 
 from ..study.recommendation import (
     LEAST_EFFECT,
@@ -43,7 +46,7 @@ from .gp.kernels import Kernels
 from .gp.posterior import THOROUGH, Posterior
 from .history import History
 from .nodes import contrast
-from .spread import Effect, Spread, percent, percents
+from .spread import LAUNCH_NOISE, Effect, Spread, percent, percents
 
 KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 
@@ -230,9 +233,8 @@ def _one(values: list[Scalar]) -> Scalar:
     )
 
 
-ODDS, _LEFT = 0.9, 1.2
-"""Odds stated with a regret; and the remaining gain at these odds, over the root of the expected
-improvement."""
+ODDS = 0.9
+"""Odds stated with a regret."""
 MOVED = 0.75
 """Share of its standard deviation by which a figure must move to be reported; also at least a tenth
 of it."""
@@ -241,15 +243,36 @@ _MOST_FIGURES = 5
 _UNITS = {"us": "us", "ms": "ms", "share": "of the peak"}
 
 
-def regret(history: History, model: Posterior, kernels: Kernels, winner: int) -> Regret:
-    """Return how much better another candidate may be than the winner, with the odds that none is
-    better by more.
+class Learned(Entry, extra="ignore"):
+    """A kind of evidence in ``search_spaces/regret.yaml``.
 
-    The model's own quantiles of the best of thousands of candidates are several times what studies
-    of a known answer have left, and hardly order these. What one launch is expected to add at most,
-    with priors or without, does: what is left goes with its root (docs/benchmarks.md). The winner's
-    own level is known as well as its launches tell it. Nothing is known of other searches.
+    Attributes:
+        factor: of the regret on `left_to_gain`; None: not learned.
+        studies: of known truth, behind the factor.
+        launches: the fewest that one of these had.
     """
+
+    factor: float | None
+    studies: int
+    launches: int
+
+
+@cache
+def learned() -> dict[str, Learned]:
+    return TypeAdapter(dict[str, Learned]).validate_python(spaces_file("regret.yaml"))
+
+
+def kind_of(history: History, kernels: Kernels) -> str:
+    """Return the kind of a study's evidence: ``random weights`` (with a prior), ``prior`` or
+    ``none``."""
+    if len(kernels.alternatives) == 1:
+        return "none"
+    return "random weights" if history.observed.ranked else "prior"
+
+
+def left_to_gain(history: History, model: Posterior, kernels: Kernels, winner: int) -> float:
+    """Return the largest improvement on the winner that one launch is expected to bring, with
+    priors or without; a logarithm."""
     tried = [
         position
         for position in history.by_position
@@ -261,16 +284,32 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
     most = 0.0
     for one in (model, model.without_priors()):
         level = float(one.mean(ints([winner]))[0])
-        most = max(
-            most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0))
-        )
+        worth = expected_improvement(one.predict(rows), level) * chance
+        most = max(most, float(worth.max(initial=0.0)))
+    return most
+
+
+def regret(history: History, model: Posterior, kernels: Kernels, winner: int) -> Regret | None:
+    """Return how much better another candidate may be than the winner, with the odds that none is
+    better by more; None where no studies of known truth teach it.
+
+    It goes with what one more launch is expected to bring; the model's own quantiles of
+    the best of thousands of candidates are several times what is left. The factor is learned for
+    each kind of evidence (``benchmarks/tuner/regret.py``), at the usual spread of a launch. Goals
+    with limits, with two metrics or of a load search are not among what it is learned on.
+    """
+    spec, known = history.spec, learned().get(kind_of(history, kernels))
+    other_goal = spec.with_goodput_floor.slos or len(spec.goals) > 1
+    if known is None or known.factor is None or other_goal or len(history) < known.launches:
+        return None
+    left = known.factor * left_to_gain(history, model, kernels, winner)
     spread = history.spread
-    launched = len(history.deciding(winner))
-    level_off = float(stdtrit(spread.degrees, ODDS)) * spread.sd / math.sqrt(max(1, launched))
+    unusual = max(0.0, spread.sd**2 - LAUNCH_NOISE**2) / max(1, len(history.deciding(winner)))
+    level_off = float(stdtrit(spread.degrees, ODDS)) * math.sqrt(unusual)
     return Regret(
-        percent=percent(math.hypot(_LEFT * math.sqrt(most), level_off)),
+        percent=percent(math.hypot(left, level_off)),
         odds=ODDS,
-        left_out=history.unexplained_launches,
+        learned_on=f"{known.studies} simulated studies whose best is known",
     )
 
 

@@ -33,7 +33,7 @@ from .explain import (
     regret,
     search_gain,
 )
-from .gp.kernels import Prior, one_thread
+from .gp.kernels import Kernels, Prior, one_thread
 from .gp.posterior import THOROUGH
 from .history import History
 from .optuna_journal import Journal, interrupted
@@ -194,8 +194,7 @@ class Study:
 
         `no_effect_of` returns the settings of a launch's command that are known to have none.
         """
-        history = self._opened(self.launches).adjusted()
-        kernels = self._beliefs.of(history.candidates)
+        history, kernels = self.known()
         judgement = judge(history)
         with one_thread():
             # Knobs' effects come from launches with real weights; all launches predict candidates.
@@ -210,9 +209,16 @@ class Study:
             if not fixed and self._spec.verifies is None:
                 if self._spec.sampler == "gp":
                     fields["regret"] = regret(history, model, kernels, judgement.winner)
+                    fields["left_out"] = history.unexplained_launches
                     fields["not_tried"] = not_tried(history, model, kernels, judgement.winner)
                 fields |= search_gain(history, kernels, judgement.winner)
         return found.model_copy(update=fields)
+
+    def known(self) -> tuple[History, Kernels]:
+        """Return the history of the finished launches, less the offsets of their nodes, and what is
+        believed of its candidates."""
+        history = self._opened(self.launches).adjusted()
+        return history, self._beliefs.of(history.candidates)
 
     @property
     def off_nodes(self) -> Mapping[str, str]:

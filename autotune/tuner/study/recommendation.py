@@ -425,13 +425,12 @@ class Regret(_Value):
     percent.
 
     Attributes:
-        left_out: the launches that failed without an explanation, whose configurations may be
-            better by any percent.
+        learned_on: the studies of known truth behind the number.
     """
 
     percent: float
     odds: float
-    left_out: list[int] = []
+    learned_on: str = ""
 
 
 class LearnedFigure(_Value):
@@ -460,11 +459,18 @@ class NotTried(_Value):
 
 class Explanation(_Value):
     """Reasons for the speed of the recommended configuration, and other findings about the
-    candidates."""
+    candidates.
+
+    Attributes:
+        regret: None where no studies of known truth teach it.
+        left_out: the launches that failed without an explanation, whose configurations may be
+            better by any percent.
+    """
 
     contributions: list[Contribution] = []
     inert: list[NoEffect] = []
     regret: Regret | None = None
+    left_out: list[int] = []
     search_gain_percent: float | None = None
     search_gain_ci95: Interval | None = None
     learned: list[LearnedFigure] = []

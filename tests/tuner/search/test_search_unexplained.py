@@ -89,19 +89,17 @@ def test_a_server_that_was_ready_and_died_is_launched_once_more_before_it_counts
     assert tables.again(died.trial) == ""
     outcome = outcome_of(study, spec)
     assert outcome.verdict is Verdict.BETTER
-    assert outcome.regret is not None
-    assert outcome.regret.left_out == []
+    assert outcome.left_out == []
 
 
-def test_a_second_death_counts_and_the_regret_names_it(study_of: Opens) -> None:
+def test_a_second_death_counts_and_what_is_left_out_is_named(study_of: Opens) -> None:
     spec = make_spec(launches=14, noise=0.02)
     study = study_of(spec)
     made = play(study, spec, lambda trial, before: DIED if trial.number in (1, 2) else None)
     assert made[1].fingerprint == made[2].fingerprint
     assert made[1].fingerprint not in {one.fingerprint for one in made[3:]}
     outcome = outcome_of(study, spec)
-    assert outcome.regret is not None
-    assert outcome.regret.left_out == [1, 2]
+    assert outcome.left_out == [1, 2]
     assert "launches 1 and 2, which failed without an explanation" in sentences.said(
         "remaining", outcome
     )
