@@ -119,6 +119,11 @@ def test_one_launch_that_contradicts_a_predicted_effect_lowers_all_candidates_wi
     believed = loss({"attention_backend": 0.2, "not a knob here": 0.2})
     assert believed.min() > 0.12
     assert believed.mean() > 1.3 * loss({}).mean()
+    # So they are without the prior.
+    kernels = Kernels(
+        encoding, [Prior("simulator", mean, effect_errors={"attention_backend": 0.2})]
+    )
+    assert kernels.physics_variance == pytest.approx(0.2**2)
 
 
 def test_what_a_prior_leaves_out_starts_at_the_level_of_what_was_launched() -> None:

@@ -324,12 +324,13 @@ class Kernels:
         ]
         self.levels: Floats = np.array([*levels, math.nan])
         self.level_sds: Floats = np.where(np.isnan(self.levels), _ANY_LEVEL_SD, _LEVEL_SD)
+        errors = [_effect_errors(prior, encoding) for prior in informative]
+        # Without a prior these effects are as uncertain.
+        errors.append(max(errors, key=np.size, default=np.zeros((count, 0))))
+        draws = [*(prior.draws for prior in informative), None]
         drawn = [
-            *(
-                np.hstack([_deviations(prior.draws, count), _effect_errors(prior, encoding)])
-                for prior in informative
-            ),
-            np.zeros((count, 0)),
+            np.hstack([_deviations(one, count), error])
+            for one, error in zip(draws, errors, strict=True)
         ]
         # Candidates without a prediction share an offset: a further column.
         parts = [_PART_SD * unknown[:, None] for unknown in self._unknown]

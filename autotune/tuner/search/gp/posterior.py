@@ -331,8 +331,7 @@ class _Tables:
         own += h.effects**2 @ self.effects.reshape(flat)
         own = own.reshape(len(h), *shape)
         for one, which, factor in zip(own, h.alternative, h.physics, strict=True):
-            if which < len(self.physics) - 1:
-                one += factor**2 * self.physics[which]
+            one += factor**2 * self.physics[which]
         own += self.level_sds[h.alternative, None, None] ** 2
         return floats(own)
 
