@@ -5,6 +5,8 @@ from enum import StrEnum
 from statistics import NormalDist
 from typing import NamedTuple
 
+from autotune.base import beside
+from autotune.base.templates import write
 from autotune.engines import Failure, FailureKind
 from autotune.engines.cards import (
     expert_layers,
@@ -15,11 +17,12 @@ from autotune.engines.cards import (
     whole_layers,
     window_row_bytes,
 )
+from autotune.engines.entry import parse_yaml
 from autotune.engines.layers import BF16, LatentAttention
 
 from .server import SimulatedServer
 
-GIB = 2.0**30
+_TEXTS = parse_yaml(beside(__file__, "memory.yaml"))
 _FLOAT32 = 4.0
 _NORMAL = NormalDist()
 _STATES = 256
@@ -346,72 +349,28 @@ def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
         return Failure(FailureKind.BAD_ARGUMENT, message, "")
     if plan.starts:
         return None
-    excerpt, advice = _engine_message(server, plan)
-    message = f"Out of GPU memory: {_shortage(server, plan)}; {advice}."
-    return Failure(FailureKind.OUT_OF_MEMORY, message, excerpt)
+    words = (_said(name, server, plan) for name in ("failure", "excerpt"))
+    return Failure(FailureKind.OUT_OF_MEMORY, *words)
 
 
 def start_warning(server: SimulatedServer, plan: MemoryPlan) -> str | None:
     """Return what speaks against a start that is too close to call, and the remedy; None if
     nothing does."""
-    if plan.verdict is not MemoryVerdict.TOO_CLOSE:
-        return None
-    _, advice = _engine_message(server, plan)
-    if plan.shortened:
-        advice = f"it starts if what launches it shortens its context; {advice}"
-    return (
-        f"too close to call, with odds of starting of {plan.fit_probability:.0%}: "
-        f"{_shortage(server, plan)}; {advice}"
+    too_close = plan.verdict is MemoryVerdict.TOO_CLOSE
+    return _said("warning", server, plan) if too_close else None
+
+
+def _said(name: str, server: SimulatedServer, plan: MemoryPlan) -> str:
+    room = plan.kv_cache - _CLOSE_SIGMAS * plan.cache_sigma
+    blocks = int(room / plan.kv_token) // server.block_tokens
+    return write(
+        _TEXTS[name],
+        plan=plan,
+        server=server,
+        c=server.coefficients,
+        fitting=blocks * server.block_tokens,
+        said=lambda other: _said(other, server, plan),
     )
-
-
-def _shortage(server: SimulatedServer, plan: MemoryPlan) -> str:
-    side = "free" if plan.margin_bytes > 0 else "missing"
-    return (
-        f"{abs(plan.margin_bytes) / 1e9:.1f} GB per GPU are {side}, give or take {plan.sigma_bytes / 1e9:.1f} "
-        f"(weights {plan.weights / 1e9:.1f} GB, a step's tensors {plan.activations / 1e9:.1f} GB, runtime "
-        f"{plan.runtime / 1e9:.1f} GB, graphs {plan.graphs / 1e9:.1f} GB of {plan.total / 1e9:.1f} GB, memory fraction "
-        f"{server.memory_fraction:g})"
-    )
-
-
-def _engine_message(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str]:
-    """Return the engine's own line for the missing memory, and the remedy."""
-    platform = "HIP" if server.hardware.vendor == "amd" else "CUDA"
-    allocation = f"torch.OutOfMemoryError: {platform} out of memory."
-    c = server.coefficients
-    free = plan.total - c.context_gb * 1e9
-    share = plan.total * server.memory_fraction
-    if c.fraction_of == "total" and share > free:
-        return (
-            f"ValueError: Free memory on device ({free / GIB:.2f}/{plan.total / GIB:.2f} GiB) on startup is less than "
-            f"desired GPU memory utilization ({server.memory_fraction:g}, {share / GIB:.2f} GiB).",
-            "lower memory_fraction",
-        )
-    if plan.weights > plan.total - plan.runtime:
-        return allocation, "shard over more GPUs"
-    if plan.spare < plan.cache_margin_bytes:
-        return (
-            allocation,
-            "lower memory_fraction, capture smaller CUDA graphs or compute fewer tokens per step",
-        )
-    if plan.kv_cache <= 0:
-        line = {
-            "total": "ValueError: No available memory for the cache blocks.",
-            "static": "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
-        }.get(c.fraction_of, allocation)
-        return line, "raise memory_fraction, shard over more GPUs or compute fewer tokens per step"
-    need = plan.needed_tokens * plan.kv_token
-    have = plan.kv_cache
-    excerpt = (
-        f"To serve at least one request with the model's max seq len ({server.context_length}), ({need / GIB:.2f} GiB "
-        f"KV cache is needed, which is larger than the available KV cache memory ({have / GIB:.2f} GiB)."
-    )
-    advice = f"one {plan.needed_tokens:,}-token request needs {need / 1e9:.1f} GB of KV cache, {have / 1e9:.1f} GB are free; "
-    blocks = int((have - _CLOSE_SIGMAS * plan.cache_sigma) / plan.kv_token) // server.block_tokens
-    if blocks > 0:
-        advice += f"add {c.full_context_option} {blocks * server.block_tokens}, "
-    return excerpt, f"{advice}raise memory_fraction or shard attention over more GPUs"
 
 
 def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:
