@@ -85,24 +85,6 @@ class LoadGoal:
         """Return the lightest load of a curve; None without a load search."""
         return float(curve[0][self.key]) if curve and not self.fixed else None
 
-    def sentence(self, metrics: Metrics) -> str:
-        """Describe the end of a load search: the capacity, and the first load beyond it."""
-        capacity = self.found(metrics)
-        above = metrics.get("capacity_broken_at")
-        if not capacity:
-            return "No load meets the limits: the lightest violates one."
-        beyond = (
-            f"; {above:g} violate a limit."
-            if above
-            else ", the heaviest load tried; it may be higher."
-        )
-        sentence = f"Capacity: {capacity:g} {self.unit}{beyond}"
-        if (dead := metrics.get("capacity_died_at")) is not None:
-            sentence += f" The server died at {dead:g}."
-        if (pair := metrics.get("capacity_not_monotone")) is not None:
-            sentence += f" Not monotone: {pair[0]:g} violate a limit that {pair[1]:g} meet."
-        return sentence
-
 
 def carried(metrics: Metrics) -> str:
     """Name the load of a capacity, e.g. ``at 304 in flight``; empty for other metrics."""

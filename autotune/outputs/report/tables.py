@@ -1,6 +1,5 @@
 """Values that the tables of the report show: the launches by configuration, engine and failure."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
@@ -8,11 +7,10 @@ from autotune.base import BadInput, by_key
 from autotune.engines import Failure, Scalar
 from autotune.engines.failure import without_numbers
 from autotune.load.metrics import readable
-from autotune.load.metrics.table import Metrics, curve_of
+from autotune.load.metrics.table import Metrics
 from autotune.load.workloads import load_workload
 from autotune.tuner.search.objective import maximises
 from autotune.tuner.study.home import library_of
-from autotune.tuner.study.recommendation import Curves, Recommendation
 from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Launch, Role, State, Trial
 
@@ -167,15 +165,6 @@ def _kind(failure: Failure) -> str:
     return f"{failure.summary}{fault}"
 
 
-def phases(study: StudyRecord) -> str:
-    """Return each phase's share of the launches' seconds."""
-    seconds = Counter[str]()
-    for launch in study.launches:
-        seconds.update(launch.result.times_s)
-    total = seconds.total()
-    return ", ".join(f"{name} {100 * of / total:.1f} %" for name, of in seconds.items() if of)
-
-
 def offered(spec: StudySpec, name: str) -> str:
     """Describe a workload's requests and arrivals."""
     try:
@@ -198,32 +187,3 @@ def counted(study: StudyRecord, name: str) -> Metrics:
     results = (launch.result for launch in study.launches)
     complete = (result.metrics for result in results if result.state is State.COMPLETE)
     return next((metrics[name] for metrics in complete if name in metrics), {})
-
-
-_EXTRA_METRICS = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_million_tokens")
-"""Metrics shown for both curves next to the deciding metric, if measured."""
-
-
-def curves(outcome: Recommendation, found: Curves) -> str:
-    """Tabulate both curves over requests in flight."""
-    workload = outcome.workloads.get(found.workload)
-    sides = [
-        {row["concurrency"]: row for row in curve_of(side or {}) if "concurrency" in row}
-        for side in ((workload.baseline, workload.recommended) if workload else ())
-    ]
-    measured = {name for side in sides for row in side.values() for name in row} - {found.metric}
-    extra = [name for name in _EXTRA_METRICS if name in measured]
-    rows = []
-    for point in found.points:
-        row = {
-            "In flight": str(point.concurrency),
-            "Baseline": readable.number(point.baseline),
-            "Recommended": readable.number(point.recommended),
-            readable.gain_heading(found.metric): readable.gain(found.metric, point.gain_percent),
-            "95 % interval": readable.gains(found.metric, point.ci95),
-        }
-        for name in extra:
-            values = (readable.number(side.get(point.concurrency, {}).get(name)) for side in sides)
-            row[f"{text.title(name)}: baseline, recommended"] = ", ".join(values)
-        rows.append(row)
-    return text.table(rows, "r" * (5 + len(extra)))

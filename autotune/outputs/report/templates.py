@@ -19,6 +19,7 @@ JINJA.filters |= {
     "capital": text.capital,
     "code": text.code,
     "escape": text.escape,
+    "number": readable.number,
     "scalar": text.scalar,
     "title": text.title,
 }
