@@ -349,8 +349,8 @@ def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
         return Failure(FailureKind.BAD_ARGUMENT, message, "")
     if plan.starts:
         return None
-    words = (_said(name, server, plan) for name in ("failure", "excerpt"))
-    return Failure(FailureKind.OUT_OF_MEMORY, *words)
+    message = _said("failure", server, plan)
+    return Failure(FailureKind.OUT_OF_MEMORY, message, _said("excerpt", server, plan))
 
 
 def start_warning(server: SimulatedServer, plan: MemoryPlan) -> str | None:
