@@ -158,7 +158,7 @@ def noise_warning(history: History) -> str:
         if so_far.spread.degrees > 1 and detected > max(SOUGHT, gain):
             enough = math.ceil(_launches_for(SOUGHT, sd) / SHARE)
             return (
-                f"launches of one command differ by {percent(sd):.0f} %: {finals} launches of the finals "
+                f"launches of one command vary by {percent(sd):.0f} % (standard deviation): {finals} launches of the finals "
                 f"detect gains above {percent(detected):.0f} %; {percent(SOUGHT):.0f} % needs --launches {enough}"
             )
     return ""

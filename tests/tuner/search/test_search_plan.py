@@ -141,7 +141,7 @@ def test_a_study_says_before_launch_10_what_it_cannot_show_on_a_noisy_node(
     assert not any(said[:6])
     found = [
         re.fullmatch(
-            r"launches of one command differ by (\d+) %: 12 launches of the finals detect gains "
+            r"launches of one command vary by (\d+) % \(standard deviation\): 12 launches of the finals detect gains "
             r"above (\d+) %; 10 % needs --launches (\d+)",
             one,
         )
