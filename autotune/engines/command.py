@@ -63,6 +63,11 @@ class Configuration:
         text = json.dumps([self.engine, knobs], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+    @property
+    def layout(self) -> tuple[Scalar, ...]:
+        """Return the engine and how its ranks and experts are spread over the GPUs."""
+        return self.engine, *map(self.knobs.get, (*RANKS, "expert_parallel"))
+
     def with_knobs(self, **changes: Scalar) -> Configuration:
         return Configuration(self.engine, {**self.knobs, **changes})
 

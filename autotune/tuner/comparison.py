@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from autotune.base import BadInput, Interval, Json, by_key
 from autotune.engines import Command
@@ -55,11 +55,11 @@ from .study.recommendation import (
     WorkloadComparison,
 )
 from .study.spec import PredictedCommand, StudySpec
-from .trial import Launch, Role
+from .trial import Launch, Launches, Role, Side
 
 
 def compare(
-    spec: StudySpec, spread: Spread, baseline: Sequence[Launch], recommended: Sequence[Launch]
+    spec: StudySpec, spread: Spread, baseline: Launches, recommended: Launches
 ) -> Curves | None:
     """Return the curves of the objective, or of total token throughput if the loads of the curve
     lack it.
@@ -78,7 +78,7 @@ def compare(
         values = [
             objective.value_of(metric, mean(s[load])) if load in s else None for s in (theirs, mine)
         ]
-        gain: Json = {}
+        gain = {}
         if load in mine and load in theirs:
             half = half_width(spread, (len(mine[load]), len(theirs[load])))
             log = mean(mine[load]) - mean(theirs[load])
@@ -101,9 +101,7 @@ def compare(
     )
 
 
-def _scores_by_load(
-    spec: StudySpec, launches: Sequence[Launch], metric: str
-) -> dict[int, list[float]]:
+def _scores_by_load(spec: StudySpec, launches: Launches, metric: str) -> dict[int, list[float]]:
     """Return the scores of a metric by concurrency, over the launches that measured it there."""
     return by_key(
         (load, score)
@@ -165,10 +163,8 @@ def _zero(at: Sequence[int], heights: Sequence[float]) -> float:
 def setup_of(spec: StudySpec, one: Choice) -> ServerSetup:
     """Return a configuration as the simulator knows it."""
     fitted = calibration_of(library_of(spec))
-    knobs = dict(one.config)
-    return ServerSetup(
-        one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted
-    )
+    node = spec.model, spec.hardware, spec.gpus
+    return ServerSetup(one.engine, one.engine_version, one.config, *node, fitted)
 
 
 def ratio_interval90(
@@ -193,16 +189,13 @@ def ratio_interval90(
     return None
 
 
-_MatrixRole = Literal["baseline", "recommended", "finalist"]
-
-
 class StudyFigures:
     """Figures of a study's candidates, by position.
 
     Gains are ratios of geometric means; of several nodes, by launches on the same ones.
     """
 
-    def __init__(self, history: History, launches: Sequence[Launch], judgement: Judgement) -> None:
+    def __init__(self, history: History, launches: Launches, judgement: Judgement) -> None:
         self.history = history
         self._judgement = judgement
         self.spec = history.spec
@@ -218,7 +211,6 @@ class StudyFigures:
         trial = self._shown(position).trial
         typed = position == self._base != self._judgement.winner
         command = trial.command if typed else trial.command.on_loopback()
-        scores = evidence(self.history, position)
         return Choice(
             engine=trial.configuration.engine,
             engine_version=trial.engine_version,
@@ -228,7 +220,7 @@ class StudyFigures:
             objective=self.goal(
                 self.spec.objective,
                 objective.on_workloads(self.spec),
-                scores,
+                evidence(self.history, position),
                 self._judgement.spread,
             ),
             speculation=self._shown(position).result.speculation,
@@ -238,17 +230,14 @@ class StudyFigures:
     def not_simulated(self, position: int) -> list[str]:
         """List the settings of a configuration's command on which no figure of the simulator
         depends."""
-        spec = self.spec
         trial = self._shown(position).trial
-        context = spec.context(trial.engine_version)
-        return not_simulated_in(trial.command, library_of(spec), context)
+        context = self.spec.context(trial.engine_version)
+        return not_simulated_in(trial.command, library_of(self.spec), context)
 
     def _least(self, position: int, name: str) -> Any:
         """Return the least of a figure over the launches that report it; None for none."""
-        reported = [
-            getattr(self._launches[entry.number].result, name)
-            for entry in self.history.at(position)
-        ]
+        results = [self._launches[entry.number].result for entry in self.history.at(position)]
+        reported = [getattr(result, name) for result in results]
         return min((value for value in reported if value is not None), default=None)
 
     def alternatives(self) -> list[Alternative]:
@@ -296,9 +285,12 @@ class StudyFigures:
             return None
         best = max(ran, key=self._level)
         gain = Gain(0.0, None) if history.canonical(best) == winner else self._over(winner, best)
-        engine = history.configuration(best).engine
-        name = history.candidates.recipes[best]
-        return RecipeGain(engine=engine, recipe=name, percent=percent(gain.log), ci95=gain.percents)
+        return RecipeGain(
+            engine=history.configuration(best).engine,
+            recipe=history.candidates.recipes[best],
+            percent=percent(gain.log),
+            ci95=gain.percents,
+        )
 
     def _over(self, position: int, other: int) -> Gain:
         """Return the gain of one configuration over another, with its 95 % interval by launch
@@ -313,9 +305,8 @@ class StudyFigures:
         if workload is None:
             return None
         setup, metrics = self._predicted(position)
-        deviation = sigma(
-            errors_for(setup), subject_of(setup, workload, metrics), self.spec.objective
-        )
+        subject = subject_of(setup, workload, metrics)
+        deviation = sigma(errors_for(setup), subject, self.spec.objective)
         half = self._judgement.spread.half_width((len(evidence(self.history, position)),)) or 0.0
         return interval90(self.choice(position).objective.value, deviation, (half, half))
 
@@ -328,12 +319,11 @@ class StudyFigures:
         workload = self._main_workload()
         if workload is None:
             return None
-        mine = self._predicted(position)
-        base = self._predicted(self._base)
+        sides = self._predicted(position), self._predicted(self._base)
         untested = self._over(position, self._base).interval
         low, high = gain.interval or untested or (gain.log, gain.log)
         reach = gain.log - low, high - gain.log
-        return gain_interval90(math.exp(gain.log), mine, base, workload, self.spec.objective, reach)
+        return gain_interval90(math.exp(gain.log), *sides, workload, self.spec.objective, reach)
 
     def _main_workload(self) -> Workload | None:
         """Return the objective's workload, of several the one of most weight; None for a missing or
@@ -353,23 +343,17 @@ class StudyFigures:
 
     def predictions(self) -> list[Verification]:
         """Compare another study's predictions of the candidates with the measurements."""
-        return (
-            [self._verified(one) for one in self.spec.verifies.commands]
-            if self.spec.verifies
-            else []
-        )
+        verified = self.spec.verifies
+        return [self._verified(one) for one in verified.commands] if verified else []
 
     def _verified(self, one: PredictedCommand) -> Verification:
         candidates = self.history.candidates
-        position = None
-        measured = None
-        failure = None
-        if one.fingerprint in candidates:
-            position = candidates.position(one.fingerprint)
-        elif len(candidates) == 1:
-            # A server that somebody else runs is the only candidate, whatever its configuration is.
-            position = 0
-        if position is not None and (entries := self.history.at(position)):
+        measured = failure = None
+        known = one.fingerprint in candidates
+        # A server that somebody else runs is the only candidate, whatever its configuration is.
+        position = candidates.position(one.fingerprint) if known else 0
+        entries = self.history.at(position) if known or len(candidates) == 1 else []
+        if entries:
             failure = self._launches[entries[-1].number].result.failure
             measured = self.choice(position).objective if self.history.scores(position) else None
         return Verification(
@@ -381,7 +365,7 @@ class StudyFigures:
             ),
             measured=measured,
             failure=failure.kind.value if failure else None,
-            not_simulated=self.not_simulated(position) if measured and position is not None else [],
+            not_simulated=self.not_simulated(position) if measured else [],
         )
 
     def _level(self, position: int) -> float:
@@ -437,22 +421,23 @@ class StudyFigures:
         if judged and list(objective.weights(self.spec)) == [workload]:
             return judged  # One gain has one interval.
         log = contrast(mine, base)[0]
-        half = spread.half_width((len(mine), len(base)))
-        return Gain.within(log, half)
+        return Gain.within(log, spread.half_width((len(mine), len(base))))
 
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Return baseline and recommendation on every workload."""
         winner = self._judgement.winner
         rows = {}
         for name in self.spec.workloads:
-            gain = self._gain(winner, name, self._judgement.spread) if winner is not None else None
-            sides = [
-                self._metrics(p, name) if p is not None else None for p in (self._base, winner)
-            ]
-            facts = {key: side.pop(key, None) for side in sides if side for key in FACTS}
-            gained = percent(gain.log) if gain else None
+            gain = mine = None
+            base = self._metrics(self._base, name)
+            if winner is not None:
+                gain = self._gain(winner, name, self._judgement.spread)
+                mine = self._metrics(winner, name)
             rows[name] = WorkloadComparison(
-                baseline=sides[0], recommended=sides[1], gain_percent=gained, **facts
+                baseline=base,
+                recommended=mine,
+                gain_percent=percent(gain.log) if gain else None,
+                **{key: side.pop(key, None) for side in (base, mine) if side for key in FACTS},
             )
         return rows
 
@@ -485,40 +470,36 @@ class StudyFigures:
         history = self.history
         base = self._base
         winner = self._judgement.winner
-        contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
+        contenders = [entry.position for entry in history.of_role(Role.FINAL)]
         kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
         others = [p for p in dict.fromkeys([winner, *kept]) if p is not None and p != base]
         listed = [*([base] if history.scores(base) else []), *others]
         columns = {name: self._column(name, listed) for name in self.spec.workloads}
-        roles: dict[int | None, _MatrixRole] = {winner: "recommended", base: "baseline"}
-        rows = []
-        for position in listed:
-            role = roles.get(position, "finalist")
-            cells = {
-                name: column[position] for name, column in columns.items() if position in column
-            }
-            rows.append(MatrixRow(**self.choice(position).model_dump(), role=role, workloads=cells))
-        return rows
+        roles: dict[int | None, Side] = {winner: "recommended", base: "baseline"}
+        return [
+            MatrixRow(
+                **self.choice(p).model_dump(),
+                role=roles.get(p, "finalist"),
+                workloads={name: column[p] for name, column in columns.items() if p in column},
+            )
+            for p in listed
+        ]
 
     def _column(self, workload: str, listed: Sequence[int]) -> dict[int, MatrixCell]:
         """Return one workload: position to its cell, for configurations measured on it."""
-        groups = {
-            p: scores
-            for p in listed
-            if (scores := [score for _, score in self._scores(p, workload)])
-        }
+        groups = by_key((p, score) for p in listed for _, score in self._scores(p, workload))
         spread = Spread.pooled(groups.values())
         eligible = [p for p in groups if p != self._base or self.history.feasible(p)]
         best = max(eligible, key=lambda p: mean(groups[p]), default=None)
         cells = {}
-        for position, scores in groups.items():
-            gain = self._gain(position, workload, spread) if position != self._base else None
-            cells[position] = MatrixCell(
+        for p, scores in groups.items():
+            gain = self._gain(p, workload, spread) if p != self._base else None
+            cells[p] = MatrixCell(
                 value=objective.value_of(self.spec.objective, mean(scores)),
                 gain_percent=percent(gain.log) if gain else None,
                 ci95=gain.percents if gain else None,
                 repeats=len(scores),
-                best=position == best,
+                best=p == best,
             )
         return cells
 
@@ -547,25 +528,23 @@ class StudyFigures:
                 found.append((breaks[0][0], position, breaks))
         if not found:
             return None
-        excess, position, breaks = min(found, key=lambda row: row[:2])
-        if excess <= 0:
-            return None
+        _, position, breaks = min(found, key=lambda row: row[:2])
         broken = [
             BrokenLimit(slo=str(slo), metric=slo.metric, value=value, limit=slo.limit)
             for beyond, slo, value in breaks
             if beyond > 0
         ]
+        if not broken:
+            return None
         what: Json = {**dict(broken[0]), "broken": broken}
         if self.history.scores(position):
             keys = {"command", "argv", "env", "config"}
             return NearestMiss(**what, **self.choice(position).model_dump(include=keys))
         launch = self._launches[self._tried(position)[-1].number]
-        command = launch.trial.command.on_loopback()
-        knobs = launch.trial.configuration.knobs
         return NearestMiss(
             **what,
-            **_typed(command),
-            config=dict(knobs),
+            **_typed(launch.trial.command.on_loopback()),
+            config=dict(launch.trial.configuration.knobs),
             load=self.spec.load.lightest(launch.result.curve(first)),
         )
 
@@ -580,12 +559,8 @@ class StudyFigures:
         """Return the curves of baseline and recommended configuration; None if none was
         measured."""
         winner = self._judgement.winner
-        base = self._base
-        launches = [
-            [] if p is None else self.measured(p)
-            for p in (base, winner if winner != base else None)
-        ]
-        return compare(self.spec, self._judgement.spread, *launches)
+        mine = self.measured(winner) if winner is not None and winner != self._base else []
+        return compare(self.spec, self._judgement.spread, self.measured(self._base), mine)
 
     def drafts_by_load(self) -> list[DraftedAtLoad]:
         """Return the numbers of drafted tokens without figures over the loads, then which number is
@@ -630,7 +605,7 @@ def _typed(command: Command) -> Json:
 def _means_of(rows: Sequence[Metrics]) -> Metrics:
     """Return means of several launches; of a curve at each measured load, over the launches that
     have it."""
-    means: Metrics = {}
+    means = {}
     for name, last in rows[-1].items():
         values = [row.get(name) for row in rows]
         numbers = [float(value) for value in values if is_number(value)]
@@ -651,23 +626,21 @@ def compare_nodes(history: History) -> list[NodeShare]:
     names = sorted({entry.node for entry in history if entry.node})
     if len(names) < 2:
         return []
-    base = history.baseline
     known = history.node_offsets
-    scores = {
-        name: [score for node, score in history.node_scores(base) if node == name] for name in names
-    }
-    means = {name: mean(found) for name, found in scores.items() if found}
+    scores = by_key(history.node_scores(history.baseline))
+    means = {name: mean(scores[name]) for name in names if name in scores}
     shares = []
     for name in names:
-        others = [value for other, value in means.items() if other != name]
-        difference = percent(means[name] - mean(others)) if name in means and others else None
+        value = difference = None
+        others = [other for node, other in means.items() if node != name]
+        if name in means:
+            value = objective.value_of(history.spec.objective, means[name])
+            difference = percent(means[name] - mean(others)) if others else None
         shares.append(
             NodeShare(
                 node=name,
                 launches=sum(entry.node == name for entry in history),
-                baseline=objective.value_of(history.spec.objective, means[name])
-                if name in means
-                else None,
+                baseline=value,
                 difference_percent=difference,
                 offset_percent=percent(known[name].offset) if name in known else 0.0,
                 certain=name in history.off_nodes,

@@ -20,6 +20,7 @@ from .prepare.candidates import Prepared
 from .search import objective
 from .search.priors import priors_of, sources_of
 from .search.study import Study
+from .study.sentences import sentences
 from .study.spec import at_once, node_of_place
 from .trial import Role, Trial
 
@@ -42,12 +43,7 @@ class Prediction:
     failure: str = ""
 
     def __str__(self) -> str:
-        if self.value is None:
-            return f"fails: {self.failure}" if self.failure else "not predicted"
-        if self.interval90 is None:
-            return f"{readable.number(self.value)} simulated"
-        within = f"90 % interval on a real node: {readable.interval(self.interval90)}"
-        return f"{readable.number(self.value)} simulated ({within})"
+        return "".join(sentences(__file__, "prediction", launch=self, readable=readable))
 
 
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
@@ -57,26 +53,21 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
     backend = prepared.backend
     if backend.recorded:
         return Prediction()
-    trial = replace(
-        trial,
-        workloads=objective.workloads_of(spec, trial.role),
-        rungs=spec.rungs_of(trial.role),
-        launch_index=0,
-    )
-    simulated = SimulatedEvaluator(spec.model_copy(update={"noise": 0.0}), prepared.library)
+    workloads = objective.workloads_of(spec, trial.role)
+    trial = replace(trial, workloads=workloads, rungs=spec.rungs_of(trial.role), launch_index=0)
+    simulated = SimulatedEvaluator(spec.with_fields(noise=0.0), prepared.library)
     try:
         result = ValidatedEvaluator(simulated, spec)(trial)
     except BadInput:
         return Prediction()
-    if result.failure is not None and not result.metrics:
+    if result.failure and not result.metrics:
         return Prediction(failure=result.failure.kind.value)
     seconds = (backend.startup_s or result.times_s["ready"]) + result.times_s["load"]
     first = spec.workloads[0]
     sure = None
     if spec.objective == HEADLINE and not spec.weights:
         loads = [load_workload(name, prepared.library) for name in trial.workloads]
-        longest = max(load.longest_request for load in loads)
-        context = spec.context(trial.engine_version, longest)
+        context = spec.context(trial.engine_version, max(load.longest_request for load in loads))
         resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
         sure = intervals(resolved.setup, loads[0], result.metrics[first])["interval90"]
     return Prediction(objective.scores_of(spec, result).value, sure, seconds)
@@ -85,9 +76,8 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
 def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     """Return the first launch of a study, with its prediction."""
     one = prepared.candidates.baseline_candidate
-    trial = Trial(
-        0, Role.BASELINE, one.configuration, one.engine_version, prepared.command_of(one), ()
-    )
+    command = prepared.command_of(one)
+    trial = Trial(0, Role.BASELINE, one.configuration, one.engine_version, command, ())
     return [(trial, predict(prepared, trial))]
 
 
@@ -99,7 +89,7 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
         study = Study.of(folder, prepared, priors_of(prepared, sources), sources)
         with closing(study):
             trials = [study.ask() for _ in range(min(FIRST, prepared.spec.launches))]
-    return [(trial, predict(prepared, trial)) for trial in trials if trial is not None]
+    return [(trial, predict(prepared, trial)) for trial in trials if trial]
 
 
 def cost(
@@ -109,9 +99,11 @@ def cost(
     limit; None: unknown."""
     spec = prepared.spec
     known = [one.seconds for _, one in first if one.seconds is not None]
-    seconds = fmean(known) if known else None
-    hours = None if seconds is None else spec.launches * seconds / 3600 / at_once(places)
-    node_hours = None if hours is None else hours * max(1, len(set(map(node_of_place, places))))
+    seconds = hours = node_hours = None
+    if known:
+        seconds = fmean(known)
+        hours = spec.launches * seconds / 3600 / at_once(places)
+        node_hours = hours * max(1, len(set(map(node_of_place, places))))
     return {
         "launches": spec.launches,
         "seconds_per_launch": seconds,

@@ -20,20 +20,18 @@ from types import MappingProxyType
 
 import numpy as np
 
-from autotune.base import Evidence, Json
-from autotune.engines import Candidate, CandidateSet
-from autotune.engines.kept import Kept
+from autotune.base import Evidence, Json, StringDict
+from autotune.engines import Candidate, CandidateSet, Kept
 from autotune.engines.promises import NOTICED, noticed
 from autotune.load.metrics import readable
 
 from .comparison import StudyFigures, compare_nodes
 from .search import equivalents
-from .search.decide.sequential_test import Outcome
 from .search.decide.verdict import Judgement, evidence, judge
 from .search.front import dominated
 from .search.history import History
 from .search.reach import OUT_OF_REACH
-from .search.spread import Spread, mean, percent, percents
+from .search.spread import Spread, mean, percent
 from .study.home import context_limit
 from .study.recommendation import (
     Choice,
@@ -47,14 +45,15 @@ from .study.recommendation import (
     Verdict,
     compared_answers,
 )
+from .study.sentences import sentences
 from .study.spec import StudySpec
-from .trial import Launch, Role, State, TrialResult, named
+from .trial import Launches, Role, State, TrialResult, named
 
 
 def recommend(
     spec: StudySpec,
     candidates: CandidateSet,
-    launches: Sequence[Launch],
+    launches: Launches,
     excluded: Sequence[Exclusion] = (),
     stop_reason: str = "",
     explanation: Explanation | None = None,
@@ -119,15 +118,15 @@ def recommend(
     )
 
 
-def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[str]]:
+def _given_up(history: History, launches: Launches) -> dict[str, list[str]]:
     """Return the kinds of trade-offs of each launched configuration that has any, by
     fingerprint."""
-    names = dict.fromkeys(launch.fingerprint for launch in launches)
-    trade_offs = {
-        one: history.trade_offs(history.canonical(history.candidates.position(one)))
-        for one in names
-    }
-    return {one: sorted({row.kind for row in rows}) for one, rows in trade_offs.items() if rows}
+    kinds = dict[str, list[str]]()
+    for name in dict.fromkeys(launch.fingerprint for launch in launches):
+        rows = history.trade_offs(history.canonical(history.candidates.position(name)))
+        if rows:
+            kinds[name] = sorted({row.kind for row in rows})
+    return kinds
 
 
 def _chosen(sheet: StudyFigures, position: int, predicted: bool) -> Choice:
@@ -135,12 +134,8 @@ def _chosen(sheet: StudyFigures, position: int, predicted: bool) -> Choice:
     choice = sheet.choice(position)
     if not predicted:
         return choice
-    within = {"interval90_on_a_node": sheet.interval90(position)}
-    seen = {
-        "objective": choice.objective.model_copy(update=within),
-        "not_simulated": sheet.not_simulated(position),
-    }
-    return choice.model_copy(update=seen)
+    objective = choice.objective.with_fields(interval90_on_a_node=sheet.interval90(position))
+    return choice.with_fields(objective=objective, not_simulated=sheet.not_simulated(position))
 
 
 def _beside_the_baseline(
@@ -174,7 +169,7 @@ def _beside_the_baseline(
     }
 
 
-def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
+def unfinished(spec: StudySpec, launches: Launches) -> Recommendation:
     """Summarise an unfinished study: without a verdict or a recommendation."""
     return Recommendation(
         **_head(spec, launches, launches[0].result),
@@ -191,7 +186,7 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
     )
 
 
-def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> Json:
+def _head(spec: StudySpec, launches: Launches, seen: TrialResult) -> Json:
     """Return the head of every summary: the settings of the study, its evidence, its launches, and
     failures by kind."""
     return {
@@ -210,48 +205,22 @@ def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> Jso
     }
 
 
-def _unconfirmed(history: History, launches: Sequence[Launch]) -> str:
+def _unconfirmed(history: History, launches: Launches) -> str:
     """Say that no final of a challenger was measured, and why; empty where one was, or none was to
     be."""
-    base = history.baseline
-    finals = {e.number: e for e in history.of_role(Role.FINAL) if e.position != base}
-    if any(e.measured for e in finals.values()):
+    finals = {e.number for e in history.of_role(Role.FINAL) if e.position != history.baseline}
+    results = [row.result for row in launches if row.number in finals]
+    if any(e.measured for e in history if e.number in finals):
         return ""
-    kinds = Counter(
-        row.result.failure.kind.value if row.result.failure else row.result.state.value
-        for row in launches
-        if row.number in finals
-    )
-    if finals:
-        failed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        return f"all {len(finals)} launches of finalists failed ({failed})"
-    if history.challengers:
-        return "no finalist was launched again"
-    numbers = history.unexplained_launches
-    return f"{named(numbers)} failed without an explanation" if numbers else ""
+    ends = [one.failure.kind if one.failure else one.state for one in results]
+    known = {"challengers": history.challengers, "unexplained": history.unexplained_launches}
+    return "".join(sentences(__file__, "unconfirmed", finals=ends, named=named, **known))
 
 
-def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:
-    """Return the failures among the launches of the recommended command, which count as chance;
-    empty for none."""
-    if winner is None:
-        return ""
-    numbers = {entry.number for entry in history.at(winner)}
-    mine = [launch.result for launch in launches if launch.number in numbers]
-    failures = [
-        result.failure for result in mine if result.state is State.FAILED and result.failure
-    ]
-    kinds = ", ".join(sorted({failure.kind.value for failure in failures}))
-    return (
-        f"{len(failures)} of {len(mine)} launches of the recommended command failed ({kinds})"
-        if failures
-        else ""
-    )
-
-
-def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
-    """Explain why launched vendor recipes have no gain: they failed, or violate a limit."""
-    sentences = []
+def _unfit_recipes(history: History, launches: Launches) -> StringDict:
+    """Return the launched vendor recipes without a gain, each with the kind of its failure; empty
+    where it violates a limit."""
+    unfit = {}
     candidates = history.candidates
     for position, name in candidates.recipes.items():
         if (
@@ -262,53 +231,40 @@ def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
             continue
         one = history.configuration(position)
         mine = [row.result.failure for row in launches if row.fingerprint == one.fingerprint]
-        failure = next(filter(None, mine), None) if not history.scores(position) else None
-        why = f"did not run ({failure.kind.value})" if failure else "did not meet the limits"
-        sentences.append(f"{one.engine}'s recipe {name} {why}")
-    return sentences
+        kinds = [failure.kind.value for failure in mine if failure and not history.scores(position)]
+        unfit[f"{one.engine}'s recipe {name}"] = kinds[0] if kinds else ""
+    return unfit
 
 
 def _explained(
     stop_reason: str,
     judgement: Judgement,
     history: History,
-    launches: Sequence[Launch],
+    launches: Launches,
     nodes: Sequence[NodeShare],
 ) -> list[str]:
     """List the reasons why the study ended and why its answer is not more certain."""
-    parts = [stop_reason] if stop_reason else []
-    if judgement.verdict is Verdict.INDISTINGUISHABLE and not history.candidates.alone:
-        parts += _undecided(judgement, history)
-    if judgement.change is not None:
-        parts.append(
-            f"the baseline's score changed by {percent(judgement.change):+.1f} % from its first launch to its last: "
-            "the node may have changed during the study; scores are not corrected for that"
-        )
-    for node in nodes:
-        if node.certain:
-            how = "slower" if node.offset_percent < 0 else "faster"
-            parts.append(
-                f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: nothing more was "
-                "launched there, and scores of its launches are corrected"
-            )
-    parts += [*history.changes, *filter(None, [_crashes(history, launches, judgement.winner)])]
-    return parts + _unfit_recipes(history, launches)
-
-
-def _undecided(judgement: Judgement, history: History) -> list[str]:
-    gain = judgement.challenger_gain
-    challenged = len(history.by_position) > 1
-    if gain is None or gain.interval is None:
-        # More launches would not have helped where challengers were tried and none ran.
-        if judgement.challenger is None and challenged:
-            return []
-        return ["too few launches to compare the best with the baseline: both must run again"]
-    gained = readable.gain_within(
-        history.spec.objective, percent(gain.log), percents(gain.interval)
+    indistinguishable = judgement.verdict is Verdict.INDISTINGUISHABLE
+    entries = [] if judgement.winner is None else history.at(judgement.winner)
+    numbers = {entry.number for entry in entries}
+    mine = [launch.result for launch in launches if launch.number in numbers]
+    return sentences(
+        __file__,
+        "explained",
+        stop_reason=stop_reason,
+        undecided=indistinguishable and not history.candidates.alone,
+        judgement=judgement,
+        readable=readable,
+        metric=history.spec.objective,
+        percent=percent,
+        challenged=len(history.by_position) > 1,
+        nodes=nodes,
+        changes=history.changes,
+        launched=len(mine),
+        # Failures among the launches of the recommended command count as chance.
+        failed=[one.failure.kind for one in mine if one.state is State.FAILED and one.failure],
+        recipes=_unfit_recipes(history, launches),
     )
-    who = "'s gain is" if gained[0] in "+-" else ""
-    short = "too few launches to decide: " if judgement.outcome is Outcome.OPEN else ""
-    return [f"{short}the best challenger{who} {gained}"]
 
 
 def front(sheet: StudyFigures) -> list[FrontPoint]:

@@ -15,6 +15,7 @@ from typing import Literal
 from autotune.base import (
     Evidence,
     Evidenced,
+    FloatMap,
     Interval,
     Json,
     JsonObject,
@@ -22,8 +23,7 @@ from autotune.base import (
     Strings,
     frozen,
 )
-from autotune.engines import Command, Configuration, Failure
-from autotune.engines.command import Resolved
+from autotune.engines import Command, Configuration, Failure, Resolved
 from autotune.load.metrics.table import Metrics, curve_of
 
 DRAFTED = "speculative_tokens"
@@ -34,8 +34,9 @@ AFTER_RUNNING = 2
 """`IN_A_ROW` of configurations that have run before, whose crashes are a clearer sign."""
 SURE_TO_START = 0.9
 """Least odds of starting for a recommended command that has not started itself."""
-_FULL = "full"
 _RANDOM = "random_weights"
+Rungs = tuple[int, ...]
+"""Requests in flight of each load of a ladder, ascending."""
 Side = Literal["baseline", "recommended"]
 CommandRole = Literal[Side, "next best"]
 """Role of a command in the study that predicted it."""
@@ -59,7 +60,7 @@ class Role(StrEnum):
         """Return its part of a row: random weights are a fidelity of the search's launches."""
         if self is Role.RANDOM_WEIGHTS:
             return {"role": Role.SEARCH, "fidelity": _RANDOM}
-        return {"role": self, "fidelity": _FULL}
+        return {"role": self, "fidelity": "full"}
 
     @classmethod
     def from_json(cls, row: JsonObject) -> Role:
@@ -114,7 +115,7 @@ class Trial:
     workloads: Strings
     launch_index: int = 0
     node: str = ""
-    rungs: tuple[int, ...] = ()
+    rungs: Rungs = ()
     wants_answers: bool = False
     retry: Retry | None = None
 
@@ -172,7 +173,7 @@ class Speculation:
     source: str
     random: bool
     forced: float | None = None
-    accepted: Mapping[str, float] = {}
+    accepted: FloatMap = {}
 
     def with_acceptance(self, metrics: Mapping[str, Metrics]) -> Speculation:
         """Return a copy with the measured acceptance, from the workloads' metrics."""
@@ -211,7 +212,7 @@ class TrialResult(Evidenced):
     evidence: Evidence
     failure: Failure | None = None
     metrics: Mapping[str, Metrics] = {}
-    times_s: Mapping[str, float] = {}
+    times_s: FloatMap = {}
     gpus: int = 0
     node: str = ""
     pids: tuple[int, ...] = ()
@@ -270,10 +271,9 @@ class TrialResult(Evidenced):
 
     def to_json(self) -> Json:
         """Return its part of a row: without the answers and without empty optional keys."""
-        failure = self.failure.to_json() if self.failure else None
-        row = {**asdict(self), "failure": failure}
+        row = {**asdict(self), "failure": self.failure.to_json() if self.failure else None}
         del row["answers"]
-        optional = ("accuracy", "gpu_ids", "quarantine", "speculation", "remarks", "ranking")
+        optional = ["accuracy", "gpu_ids", "quarantine", "speculation", "remarks", "ranking"]
         return {key: value for key, value in row.items() if value or key not in optional}
 
     def without_prompts(self) -> TrialResult:
@@ -322,6 +322,9 @@ class Launch:
     @property
     def fingerprint(self) -> str:
         return self.trial.configuration.fingerprint
+
+
+Launches = Sequence[Launch]
 
 
 def retry_of(fingerprint: str, launches: Iterable[Launch]) -> Retry | None:

@@ -17,7 +17,7 @@ pair, command and version, so that what is on disk is taken up wherever it ended
 import json
 import math
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -34,15 +34,14 @@ from autotune.base import (
     Json,
     Notify,
     Watch,
+    by_key,
     frozen,
     redact,
     silent,
     write_atomically,
 )
-from autotune.engines import Command, Engine, EngineSpace, Library, Scalar
-from autotune.engines.command import RANKS
+from autotune.engines import LOCAL, RANKS, Command, EngineSpace, Knobs, Library, Scalar
 from autotune.engines.installed import choose, engine_of, named_binaries
-from autotune.engines.library import LOCAL
 from autotune.engines.machine import has
 from autotune.engines.rewrite import rewrite
 from autotune.load.metrics import readable
@@ -76,6 +75,11 @@ from .study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, che
 from .trial import CommandRole, Launch, Role, Trial
 
 _LEAST_FINALS = 2
+_OF_A_SEARCH = (
+    "hours sources table_sha256 recipe noise finals_from engine_args executor sampler screened"
+)
+_UNUSED = {name: StudySpec.model_fields[name].default for name in _OF_A_SEARCH.split()}
+"""Fields that mean nothing for given commands, at their defaults."""
 
 
 @frozen
@@ -102,7 +106,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     if backend.foreign:
         known = [one for one in known if one.role == "recommended"] or known[:1]
     versions = {one.choice.engine: one.choice.engine_version for one in known}
-    asked = retargeted(spec, backend, versions, options, library, notify)
+    asked = retargeted(spec, backend, versions, options, notify)
     commands, _ = translate_commands(known, asked, options.top, library, notify)
     usual = backend.own_defaults()
     launches = options.launches or usual.get("launches", len(commands) + RESERVE)
@@ -111,17 +115,13 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
             f"--launches {launches}: {len(commands)} commands are launched once and two of them "
             f"again; give at least {len(commands) + _LEAST_FINALS}, or a smaller --top"
         )
-    measures = f"measures the predictions of study {options.study} ({label})"
-    return asked.model_copy(
-        update={
-            "study": study,
-            "notes": (measures, *asked.notes),
-            **usual,
-            "launches": launches,
-            "baseline": None if backend.foreign else commands[0].command,
-            "baseline_files": {} if backend.foreign else commands[0].files,
-            "verifies": Verified(study=options.study, label=label, commands=commands),
-        }
+    return asked.with_fields(**usual).with_fields(
+        launches=launches,
+        study=study,
+        notes=(f"measures the predictions of study {options.study} ({label})", *asked.notes),
+        baseline=None if backend.foreign else commands[0].command,
+        baseline_files={} if backend.foreign else commands[0].files,
+        verifies=Verified(study=options.study, label=label, commands=commands),
     )
 
 
@@ -138,7 +138,6 @@ def retargeted(
     backend: Backend,
     versions: Mapping[str, str | None],
     options: VerifyOptions | RegressOptions,
-    library: Library,
     notify: Notify,
 ) -> StudySpec:
     """Return a study whose given commands are launched on a backend, with the engines available
@@ -150,6 +149,7 @@ def retargeted(
 
     Raises `BadInput` for an engine that is not there.
     """
+    library = library_of(spec)
     wanted = {}
     if not backend.installed:
         wanted = {name: version for name, version in versions.items() if version is not None}
@@ -160,43 +160,36 @@ def retargeted(
     chosen = choose(
         list(versions), (None, {}), binaries, backend.elsewhere, library, notify, wanted
     )
-    engines = (EngineChoice(name=name, version=chosen.versions[name]) for name in versions)
-    return spec.model_copy(
-        update={
-            "on": backend.on,
-            "engines": tuple(engines),
-            "installed": dict(chosen.installed),
-            "images": {name: image for name, (_, image) in images.items()},
-            "calibration": spec.calibration if backend.predicted else None,
-            "notes": chosen.notes,
-            "hours": None,
-            "sources": (),
-            "table_sha256": None,
-            "recipe": None,
-            "noise": 0.0,
-            "finals_from": 0,
-            "engine_args": {},
-            "inherited": inherited(spec, backend),
-            "executor": "local",
-            "sampler": "gp",
-            "screened": (),
-        }
+    return spec.with_fields(
+        on=backend.on,
+        engines=tuple(EngineChoice(name=n, version=chosen.versions[n]) for n in versions),
+        installed=dict(chosen.installed),
+        images={name: image for name, (_, image) in images.items()},
+        calibration=spec.calibration if backend.predicted else None,
+        notes=chosen.notes,
+        inherited=inherited(spec, backend),
+        **_UNUSED,
     )
 
 
 def _predictions(home: Home, spec: StudySpec) -> Recommendation:
     """Return a study's recommendation; raises `BadInput` if its commands cannot be verified."""
     study = spec.study
-    done = home.recommendation(spec.study)
+    done = home.recommendation(study)
     if done is None:
-        so_far = f"study {study!r} has not ended, so it has no predictions yet"
-        raise BadInput(f"{so_far}; continue with:\n{home.resume_command(study)}")
+        raise BadInput(
+            f"study {study!r} has not ended, so it has no predictions yet; continue with:\n"
+            f"{home.resume_command(study)}"
+        )
     if done.recommended is None:
-        without = f"study {study!r} has no recommendation ({done.stop_reason})"
-        raise BadInput(f"{without}, so there is no command to measure")
+        raise BadInput(
+            f"study {study!r} has no recommendation ({done.stop_reason}), so there is no command "
+            "to measure"
+        )
     if done.origin is Evidence.MEASURED:
-        measured = f"study {study!r} is already measured on real servers"
-        raise BadInput(f"{measured}; only predictions can be verified")
+        raise BadInput(
+            f"study {study!r} is already measured on real servers; only predictions can be verified"
+        )
     if done.recommended.stand_in:
         raise BadInput(
             f"study {study!r} replayed a table without commands, so none can be launched"
@@ -282,9 +275,9 @@ def translate_commands(
             if "/" in command.argv[0] and (arguments := kind.arguments(command.argv)) is not None:
                 # The path is that of another installation.
                 command = replace(command, argv=(*kind.program, *arguments))
-            old = context_of(spec, choice.engine_version, library)
-            new = replace(old, version=versions[kind.name])
-            command, translations = rewrite(kind, command, old, new)
+            written_for = context_of(spec, choice.engine_version, library)
+            here = replace(written_for, version=versions[kind.name])
+            command, translations = rewrite(kind, command, written_for, here)
             candidate, _ = typed_candidate(spec, library, command, spaces)
         except BadInput as error:
             if one.role == "next best":
@@ -329,9 +322,7 @@ class _Change:
 
     def verdict(self, margin: float) -> Literal["pass", "regression", "undecided"]:
         """Return the verdict by a margin in score units."""
-        if self.failure is not None or (
-            self.log is not None and self.high < 0 and self.log < -margin
-        ):
+        if self.failure or (self.log is not None and self.high < 0 and self.log < -margin):
             return "regression"
         return "pass" if self.low > -margin else "undecided"
 
@@ -388,8 +379,7 @@ class Comparison:
         self._versions[_NEW] = self._prepared(new)
         engine = self._commands[0].choice.engine
         self._to_version = next(one.version for one in new.engines if one.name == engine)
-        comparisons = home.study_folder(spec.study) / REGRESS
-        self._folder = _folder_of(comparisons, self._to_version, backend)
+        self._folder = _folder_of(home.study_folder(spec.study), self._to_version, backend)
         each = len(self._commands) * len(self._versions)
         self._pairs = (options.launches or _MOST_OF_A_COMMAND // 2 * each) // each
         if not self._pairs:
@@ -424,11 +414,9 @@ class Comparison:
                 raise BadInput(
                     f"the {one.role} command is one of {name}: name its new version by {way}"
                 )
-        new = retargeted(self._spec, backend, versions, options, self._library, self._notify)
+        new = retargeted(self._spec, backend, versions, options, self._notify)
         own = calibration_in(options.calibration)
-        if own is None:
-            return new
-        return new.model_copy(update={"calibration": own.model_dump(mode="json")})
+        return new.with_fields(calibration=own.model_dump(mode="json")) if own else new
 
     def _old_version(self) -> StudySpec | None:
         """Return the study with its old versions; None if they are not available."""
@@ -438,9 +426,10 @@ class Comparison:
         versions = {one.choice.engine: one.choice.engine_version for one in self._commands}
         options = replace(options, engine_bins=options.old_engine_bins, images=options.old_images)
         if options.engine_bins or options.images or backend.predicted:
-            return retargeted(spec, backend, versions, options, self._library, self._notify)
-        programs = {name: one.program[0] for name, one in spec.installed.items()}
-        kept = spec.images if backend.contained else programs
+            return retargeted(spec, backend, versions, options, self._notify)
+        kept = spec.images
+        if not backend.contained:
+            kept = {name: one.program[0] for name, one in spec.installed.items()}
         if not self._at_home or not versions.keys() <= kept.keys():
             return None
         named = [f"{name}={kept[name]}" for name in versions]
@@ -451,7 +440,7 @@ class Comparison:
             paths = [text for text in named if os.path.isabs(text.partition("=")[2])]
             options = replace(options, engine_bins=paths)
         with suppress(BadInput):
-            old = retargeted(spec, backend, versions, options, self._library, silent)
+            old = retargeted(spec, backend, versions, options, silent)
             if all(one.version == versions[one.name] for one in old.engines):
                 return old
         return None
@@ -463,8 +452,7 @@ class Comparison:
         commands, notes = translate_commands(self._commands, spec, 1, library, self._notify)
         self._notes += [*spec.notes, *notes]
         asked = Verified(study=spec.study, label=self._done.label, commands=commands)
-        spec = spec.model_copy(update={"noise": noise, "verifies": asked})
-        prepared = prepare(spec, library, self._notify)
+        prepared = prepare(spec.with_fields(noise=noise, verifies=asked), library, self._notify)
         check_weights(prepared)
         self._backend.fetch(prepared.spec, list(prepared.spaces), self._notify)
         return prepared
@@ -501,8 +489,10 @@ class Comparison:
                 "them."
             )
             if isinstance(error, OSError):
-                where = f"{error.filename or self._folder} is not writable ({error.strerror})"
-                raise CannotGoOn(f"{where}; free disk space there. {so_far}") from None
+                raise CannotGoOn(
+                    f"{error.filename or self._folder} is not writable ({error.strerror}); free disk "
+                    f"space there. {so_far}"
+                ) from None
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted.by(error, f"stopped, {so_far}") from None
             raise CannotGoOn(f"{error}\nThe comparison has stopped, {so_far}") from None
@@ -514,7 +504,7 @@ class Comparison:
     def _launch(self, results: Results, make: Callable[[EvaluationSetup], Evaluator]) -> None:
         """Launch what the results lack; raises `BadInput` if they are those of other commands."""
         kept = {row.number: row for row in results.launches}
-        made = list[Launch]()
+        made = []
         evaluators = {
             version: EvaluationSetup(
                 one.spec, one.library, self._folder, self._notify, make
@@ -576,8 +566,8 @@ class Comparison:
         """Return the launches of a command on a version by pair; the study's if the old version is
         missing."""
         if version in self._versions:
-            numbers = sorted(n for n in self._rows if n % 4 == 2 * command + version)
-            return [self._rows[number] for number in numbers]
+            rows = sorted(self._rows.items())
+            return [row for number, row in rows if number % 4 == 2 * command + version]
         known = self._commands[command]
         mine = [row for row in self._study_launches if row.fingerprint == known.choice.fingerprint]
         roles = self._spec.deciding_roles if known.role == "baseline" else (Role.FINAL,)
@@ -589,11 +579,11 @@ class Comparison:
     def _look(self, old: list[float], new: list[float], fraction: float) -> Look:
         """Test a difference; the spread includes the study's repeats if they were made in the same
         way."""
-        repeats = defaultdict[tuple[str, str, Role], list[float]](list)
-        for row in self._study_launches if self._comparable else ():
-            prompts = self._spec.prompts_of(row.role)
-            key = row.fingerprint, row.result.node, prompts
-            repeats[key] += self._scores([row])
+        repeats = by_key(
+            ((row.fingerprint, row.result.node, self._spec.prompts_of(row.role)), score)
+            for row in (self._study_launches if self._comparable else ())
+            for score in self._scores([row])
+        )
         launched = [new, old] if _OLD in self._versions else [new]
         spread = Spread.pooled([*repeats.values(), *launched])
         information = 1 / (1 / len(old) + 1 / len(new))
@@ -694,7 +684,7 @@ class Comparison:
     def _changed_defaults(self) -> list[Json]:
         """Compare the recommended command's resolved settings on both versions."""
         ends = [self._launches_of(0, version)[-1] for version in (_OLD, _NEW)]
-        versions = list[tuple[Engine, str]]()
+        versions = []
         given = set[str]()
         try:
             for side, row in enumerate(ends):
@@ -718,23 +708,21 @@ class Comparison:
         names = {one.name: one.name for one in spec.engines}
         if backend.predicted:
             names |= {one.name: f"{one.name}=={one.version}" for one in new.engines}
-        update = {
-            "installed": {**spec.installed, **new.installed},
-            "images": {**spec.images, **new.images},
-            "on": backend.on,
-            "engines": tuple(
-                one.model_copy(update={"name": names[one.name]}) for one in spec.engines
-            ),
-            "sources": (spec.study,),
-        }
-        return redact.text(command_line(spec.model_copy(update=update), backend.unused_options))
+        asked = spec.with_fields(
+            installed={**spec.installed, **new.installed},
+            images={**spec.images, **new.images},
+            on=backend.on,
+            engines=tuple(one.with_fields(name=names[one.name]) for one in spec.engines),
+            sources=(spec.study,),
+        )
+        return redact.text(command_line(asked, backend.unused_options))
 
 
-def _folder_of(comparisons: Path, version: str, backend: Backend) -> Path:
-    """Return the folder of a comparison: each backend has its own, so that it takes up no other
-    one's launches."""
-    usual = comparisons / version
-    own = comparisons / f"{version}-{backend.kind}"
+def _folder_of(study: Path, version: str, backend: Backend) -> Path:
+    """Return the folder of a comparison in a study's: each backend has its own, so that it takes up
+    no other one's launches."""
+    usual = study / REGRESS / version
+    own = usual.with_name(f"{version}-{backend.kind}")
     note = usual / _BACKEND
     if note.is_file():
         return usual if note.read_text() == backend.kind else own
@@ -753,16 +741,17 @@ def _compared_commands(done: Recommendation, with_baseline: bool) -> list[Studie
             f"study {done.study!r} has no recommended command to launch ({done.verdict.value})"
         )
     known = [StudiedCommand("recommended", best)]
-    if with_baseline and base is None:
+    if not with_baseline:
+        return known
+    if base is None:
         raise BadInput(
             f"--with-baseline: the baseline of study {done.study!r} did not run; remove the option"
         )
-    if with_baseline and base and base.fingerprint != best.fingerprint:
-        known.append(StudiedCommand("baseline", base))
-    return known
+    alone = base.fingerprint == best.fingerprint
+    return known if alone else [*known, StudiedCommand("baseline", base)]
 
 
-def _resolved(row: Launch) -> Mapping[str, Scalar]:
+def _resolved(row: Launch) -> Knobs:
     """Return the configuration that an engine reports for a command."""
-    asked = row.trial.configuration
-    return (row.result.resolved.applied_to(asked) if row.result.resolved else asked).knobs
+    asked, resolved = row.trial.configuration, row.result.resolved
+    return (resolved.applied_to(asked) if resolved else asked).knobs

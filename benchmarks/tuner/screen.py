@@ -29,7 +29,6 @@ from autotune.tuner.prepare.candidates import Prepared, prepare
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.history import History
 from autotune.tuner.search.priors.__init__ import priors_of
-from autotune.tuner.search.screen import layout_of
 from autotune.tuner.search.study import Study
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.options import RunOptions
@@ -80,7 +79,7 @@ class Node:
         own = np.random.default_rng([seed, int(trial.configuration.fingerprint, 16), trial.number])
         factor = math.exp(NOISE * own.standard_normal())
         if trial.role is Role.RANDOM_WEIGHTS:
-            layout = np.random.default_rng([seed, *repr(layout_of(trial.configuration)).encode()])
+            layout = np.random.default_rng([seed, *repr(trial.configuration.layout).encode()])
             factor *= math.exp(
                 math.sqrt(max(0.0, spread**2 - OF_THE_NODE**2)) * layout.standard_normal()
             )

@@ -7,12 +7,12 @@ No time is measured here, so that the client for single calls serves.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import httpx
 
-from autotune.base import AutotuneError, JsonObject, silent
+from autotune.base import AutotuneError, FloatDict, FloatMap, JsonObject, silent
 from autotune.load.client.target import Target
 from autotune.load.server_client import http_client
 
@@ -37,7 +37,7 @@ class Token(NamedTuple):
 
     text: str
     logprob: float | None = None
-    others: Mapping[str, float] | None = None
+    others: FloatMap | None = None
 
 
 class Answer(NamedTuple):
@@ -152,7 +152,7 @@ def _log(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _named(top: Any) -> dict[str, float] | None:
+def _named(top: Any) -> FloatDict | None:
     """Return alternatives as a mapping, the form of completions; chats have a list of objects."""
     if isinstance(top, list):
         top = {row["token"]: row["logprob"] for row in top}

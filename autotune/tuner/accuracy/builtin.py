@@ -24,14 +24,14 @@ about one of them, the needle; they share their beginning, so that a prefix cach
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
 
 import yaml
 
-from autotune.base import Interval, StringMap, Strings, beside
+from autotune.base import FloatDict, Interval, StringMap, Strings, beside
 
 from .asking import Answer, Token, words
 
@@ -80,15 +80,19 @@ class Context(NamedTuple):
 def contexts() -> tuple[Context, ...]:
     """Return all contexts: those sent alone first, then those under load."""
     prompts = yaml.safe_load(beside(__file__, "prompts.yaml"))
-    short = list(_short(prompts["texts"]))
-    long = list(_long(prompts["ledger"]))
+    short = [
+        Context(name, "load", text, SHORT_TOKENS, False) for name, text in _short(prompts["texts"])
+    ]
+    long = [
+        Context(name, "long", text, LONG_TOKENS, False) for name, text in _long(prompts["ledger"])
+    ]
     few_short = short[3 :: len(short) // ALONE_SHORT]
     few_long = long[:: NEEDLES // ALONE_LONG]
     return (
-        *(Context(f"alone {name}", "alone", text, SHORT_TOKENS, True) for name, text in few_short),
-        *(Context(f"alone {name}", "long", text, LONG_TOKENS, True) for name, text in few_long),
-        *(Context(name, "load", text, SHORT_TOKENS, False) for name, text in short),
-        *(Context(name, "long", text, LONG_TOKENS, False) for name, text in long),
+        *(one._replace(name=f"alone {one.name}", group="alone", alone=True) for one in few_short),
+        *(one._replace(name=f"alone {one.name}", alone=True) for one in few_long),
+        *short,
+        *long,
     )
 
 
@@ -109,11 +113,11 @@ def _entry(number: int, ledger: Mapping[str, Sequence[str]]) -> tuple[str, str]:
         ledger[key][number * step % len(ledger[key])]
         for key, step in (("places", 5), ("people", 3), ("work", 1))
     )
-    level = 11 + number * 7 % 83
-    hour = f"{number * 11 % 24:02d}:{number * 17 % 60:02d}"
-    line = f"Entry {number:04d}. At {hour} {person} {work} at the {place}; level {level} cm.\n"
-    question = f"\nQuestion: what does entry {number:04d} say, word for word?\nAnswer: Entry {number:04d}. At"
-    return line, question
+    return (
+        f"Entry {number:04d}. At {number * 11 % 24:02d}:{number * 17 % 60:02d} {person} {work} at the "
+        f"{place}; level {11 + number * 7 % 83} cm.\n",
+        f"\nQuestion: what does entry {number:04d} say, word for word?\nAnswer: Entry {number:04d}. At",
+    )
 
 
 def _long(ledger: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
@@ -139,7 +143,7 @@ class Divergence(NamedTuple):
         return self.severity is None or self.severity >= SEVERE
 
 
-@dataclass(slots=True)
+@dataclass
 class Agreement:
     """Agreement of two sets of answers, over the contexts taken by both servers.
 
@@ -151,10 +155,10 @@ class Agreement:
         logprobs: whether both servers told them.
     """
 
-    positions: dict[str, int] = field(default_factory=dict)
-    divergences: dict[str, list[Divergence]] = field(default_factory=dict)
-    losses: dict[str, float] = field(default_factory=dict)
-    logprobs: bool = True
+    positions: dict[str, int]
+    divergences: dict[str, list[Divergence]]
+    losses: FloatDict
+    logprobs: bool
 
     def counted(self, group: str) -> int:
         """Return the divergences of a group that are no near-ties."""
@@ -195,7 +199,7 @@ def compare(
 ) -> Agreement:
     """Compare two servers' answers position by position up to the first difference; `groups` are
     the contexts'."""
-    agreement = Agreement(logprobs=logprobs)
+    agreement = Agreement({}, {}, {}, logprobs)
     for name, group in groups.items():
         mine = reference.get(name)
         theirs = other.get(name)
@@ -240,9 +244,8 @@ def _severity(own: Token, other: Token | None) -> float | None:
     others = {text: value for text, value in (own.others or {}).items() if text != own.text}
     if own.logprob is None or not others:
         return None
-    if other is None:
-        return own.logprob - max(others.values())
-    return own.logprob - others.get(other.text, min(others.values()))
+    least = min(others.values())
+    return own.logprob - (others.get(other.text, least) if other else max(others.values()))
 
 
 def judge(
@@ -277,17 +280,19 @@ def judge(
 
 def _wrong(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
     where = {"alone": "sent alone", "load": "under load", "long": "on long contexts"}
+    kind = "different from the baseline's"
+    if mine.logprobs:
+        kind = f"wrong by {SEVERE:g} nats or more"
     reasons = []
     for group, ours in mine.positions.items():
         theirs = sum(one.positions.get(group, 0) for one in nulls)
         usual = sum(one.counted(group) for one in nulls)
         count = mine.counted(group)
         if theirs and count > _most(mine, ours, usual, theirs):
-            kind = "different from the baseline's"
-            if mine.logprobs:
-                kind = f"wrong by {SEVERE:g} nats or more"
-            rates = f"{100 * count / ours:.2f} %, between launches of the baseline {100 * usual / theirs:.2f} %"
-            reasons.append(f"{count} of {ours} tokens {where[group]} are {kind} ({rates})")
+            reasons.append(
+                f"{count} of {ours} tokens {where[group]} are {kind} ({100 * count / ours:.2f} %, "
+                f"between launches of the baseline {100 * usual / theirs:.2f} %)"
+            )
     return reasons
 
 

@@ -28,7 +28,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -45,7 +45,7 @@ from pydantic import (
     model_validator,
 )
 
-from autotune.base import BadInput, Interval, Json, frozen, silent, write_atomically
+from autotune.base import BadInput, Interval, Json, JsonObject, frozen, silent, write_atomically
 from autotune.engines import Entry, Failure, FailureKind
 from autotune.load.client.target import Target
 from autotune.load.workloads.prompt_files import parsed_line
@@ -63,7 +63,7 @@ from .builtin import contexts, score
 LIMIT_S = 4 * 3600
 """Time limit of one run; a server may get thousands of questions."""
 _TAIL = 300
-CheckEvidence = Mapping[str, Any]
+CheckEvidence = JsonObject
 """Evidence of a check: one of the objects of `_EVIDENCE`."""
 Launches = Sequence[CheckEvidence]
 """Evidence of several launches."""
@@ -115,10 +115,9 @@ def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
     if code != 0:
         why = (err.strip() or out.strip())[-_TAIL:] or "no output"
         raise BadInput(f"--accuracy {text!r}: ended with exit code {code}: {why}")
-    lines = out.strip().splitlines()
-    last = lines[-1].strip() if lines else ""
+    last = "".join(out.strip().splitlines()[-1:]).strip()
     try:
-        numbers = [float(word) for word in last.split()]
+        numbers = list(map(float, last.split()))
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2) or not all(map(math.isfinite, numbers)):
@@ -222,7 +221,7 @@ class Builtin:
     def run(self, target: Target, model: str, answered: Answered = silent) -> Json:
         logprobs = gives_logprobs(target, model)
         count = partial(answered, len(contexts()))
-        answers: Json = {}
+        answers = {}
         for alone, at_once in ((True, 1), (False, AT_ONCE)):
             asked = [context for context in contexts() if context.alone is alone]
             bodies = [context.body for context in asked]
@@ -253,12 +252,9 @@ class Builtin:
         own = Accuracy(self.kind, *verdict.null.score)
         score, ci95 = verdict.agreement.score
         texts = {context.name: context.prompt for context in contexts()}
-        worst = verdict.worst[:EXAMPLES] if verdict.reasons else ()
+        worst = [one.context for one in verdict.worst[:EXAMPLES] if verdict.reasons]
         examples = [
-            Example(
-                _end(texts[one.context]), _text(reference[one.context]), _text(ours[one.context])
-            )
-            for one in worst
+            Example(_end(texts[name]), _text(reference[name]), _text(ours[name])) for name in worst
         ]
         result = replace(self.alone(mine), score=score, ci95=ci95)
         return _compared(own, result, verdict.threshold, verdict.reasons, examples)
@@ -276,7 +272,7 @@ def _row(token: Token) -> list[Any]:
 
 
 def _answers(evidence: CheckEvidence) -> dict[str, Answer | None]:
-    answers: dict[str, Answer | None] = {}
+    answers = {}
     for name, rows in evidence["answers"].items():
         tokens = tuple(Token(*row) for row in rows or ())
         text = "".join(token.text for token in tokens)
@@ -340,10 +336,8 @@ class Task(Entry):
     @property
     def body(self) -> Json:
         """Return the body of the request."""
-        body: Json = {"prompt": self.prompt}
-        if self.messages is not None:
-            body = {"messages": [one.model_dump() for one in self.messages]}
-        return {**body, "max_tokens": self.max_tokens}
+        fields = {"messages" if self.messages else "prompt", "max_tokens"}
+        return self.model_dump(include=fields)
 
     @property
     def question(self) -> str:
@@ -408,8 +402,7 @@ class TaskFile:
     @classmethod
     def read(cls, path: Path) -> TaskFile:
         """Read a file; raises `BadInput`."""
-        items = read_tasks(path)
-        return cls(items, hashlib.sha256(path.read_bytes()).hexdigest())
+        return cls(read_tasks(path), hashlib.sha256(path.read_bytes()).hexdigest())
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> Json:
         bodies = [task.body for task in self.tasks]
@@ -432,8 +425,8 @@ class TaskFile:
         own = self.alone(before)
         result = self.alone(mine)
         assert own.score is not None
-        reasons = list[str]()
-        examples = list[Example]()
+        reasons = []
+        examples = []
         if high < WORST_DROP:
             reasons.append(
                 f"{result.score:.1f} % of {len(self.tasks)} answers are right, the baseline's {own.score:.1f} % "
@@ -463,8 +456,9 @@ class ScoreCommand:
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
         score = evidence["score"]
-        error = evidence["error"]
-        ci95 = None if error is None else (score - 1.96 * error, score + 1.96 * error)
+        ci95 = None
+        if (error := evidence["error"]) is not None:
+            ci95 = score - 1.96 * error, score + 1.96 * error
         return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
 
     def judge(self, baselines: Launches, mine: CheckEvidence, *again: CheckEvidence) -> Accuracy:
@@ -557,12 +551,13 @@ class Gate(NamedTuple):
         check = check_of_study(self.spec)
         if check is None:
             return launch
-        evidence = dict(result.answers)
+        evidence = result.answers
         path = self._path(launch)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         write_atomically(path, json.dumps(evidence), mode=0o600)
         accuracy = check.alone(evidence)
-        references = [] if self._is_baseline(launch) else self._references(launches)
+        is_baseline = launch.fingerprint == self.baseline
+        references = [] if is_baseline else self._references(launches)
         # Without enough references there is no comparison: the baseline itself, or it did not run.
         if len(references) >= check.baselines:
             try:
@@ -578,9 +573,6 @@ class Gate(NamedTuple):
             result = replace(result, state=State.FAILED, failure=failure, metrics={})
         return replace(launch, result=result)
 
-    def _is_baseline(self, launch: Launch) -> bool:
-        return launch.fingerprint == self.baseline
-
     def _path(self, launch: Launch) -> Path:
         return self.folder / "accuracy" / f"{launch.number:04d}.json"
 
@@ -590,7 +582,7 @@ class Gate(NamedTuple):
         references = []
         for launch in launches:
             check = launch.result.accuracy
-            if self._is_baseline(launch) and check is not None:
+            if check and launch.fingerprint == self.baseline:
                 with suppress(BadInput):
                     references.append(read_evidence(self._path(launch), check.kind))
         return references

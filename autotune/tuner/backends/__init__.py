@@ -16,11 +16,11 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,7 +59,7 @@ from ..study.loads import check_free
 from ..study.options import RunOptions, VerifyOptions
 from ..study.recommendation import Exclusion, Recommendation
 from ..study.spec import StudySpec
-from ..trial import DRAFTED, Launch, Role, Speculation, State, Trial, TrialResult
+from ..trial import DRAFTED, Launch, Role, Rungs, Speculation, State, Trial, TrialResult
 
 BACKENDS = {
     "process": "autotune.tuner.backends.servers:Process",
@@ -101,11 +101,11 @@ class OwnCandidates:
     engines: Mapping[str, tuple[Engine, Context]]
     command_of: Callable[[Candidate], Command]
     excluded: tuple[Exclusion, ...] = ()
-    recorded: Sequence[Launch] = field(default=())
+    recorded: Sequence[Launch] = ()
     notes: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Backend(ABC):
     """Place where trials run; an immutable, picklable value.
 
@@ -222,7 +222,7 @@ class Backend(ABC):
         random_weights = trial.role is Role.RANDOM_WEIGHTS
         drafted = trial.configuration.knobs.get(DRAFTED)
         speculation = self.speculation(spec, kind, version, drafted, library, random_weights)
-        if speculation is not None and speculation.forced is not None:
+        if speculation and speculation.forced is not None:
             command = kind.with_forced_acceptance(command, version, speculation.forced)
         if random_weights:
             command = kind.with_random_weights(command, spec.context(version))
@@ -289,8 +289,8 @@ class Backend(ABC):
         }
 
     def measurable(
-        self, spec: StudySpec, rungs: tuple[int, ...], library: Library
-    ) -> tuple[tuple[int, ...], Sequence[str]]:
+        self, spec: StudySpec, rungs: Rungs, library: Library
+    ) -> tuple[Rungs, Sequence[str]]:
         """Return the measurable rungs of the first workload, and notes; raises `BadInput` for
         none."""
         check_free(spec.workloads[0], library)
@@ -376,7 +376,8 @@ def backend_named(on: str) -> Backend:
     path = BACKENDS.get(on.partition(":")[0])
     if path is None:
         raise _unknown(on)
-    return _load(path).parse(on)
+    backend: Backend = resolve_name(path).parse(on)
+    return backend
 
 
 def evaluator_for(setup: EvaluationSetup) -> Evaluator:
@@ -438,16 +439,11 @@ def missing_files(kind: Engine, name: str, folders: Sequence[str]) -> str | None
     return f"the {name} does not know {kind.name}: {absent} is missing; use --on process"
 
 
-def _load(path: str) -> type[Backend]:
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)  # type: ignore[no-any-return]
-
-
 def forms(*, virtual: bool) -> str:
     """List the forms of ``--on``, of all backends or of those with servers."""
     return ", ".join(
         one.form
-        for one in [_load(path) for path in BACKENDS.values()]
+        for one in map(resolve_name, BACKENDS.values())
         if virtual or one.evidence not in _VIRTUAL
     )
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.base import Json, JsonObject, frozen, redact, write_atomically
-from autotune.engines import Context, Engine, EngineCard
+from autotune.engines import Context, Engine, EngineCard, Resolved, admitted
 from autotune.engines.cards import kv_bytes_per_token
-from autotune.engines.command import Configuration, Knobs, Resolved
+from autotune.engines.command import Configuration
 from autotune.engines.layers import cached_type
-from autotune.engines.promises import admitted
 from autotune.engines.report_back import compare, parse_reported, settings
 from autotune.engines.serving import ResolvedSource
 from autotune.load.server_client import ServerClient
@@ -51,7 +50,7 @@ def read_back(
     Also returns the fields of a result about the requests that the server takes, and what it
     remarks, by its log and its context.
     """
-    log = read_head(server.log, server.log_offset) if server.log is not None else ""
+    log = read_head(server.log, server.log_offset) if server.log else ""
     reported = reported_by(server, engine.card, trial.engine_version, log)
     resolved = compare_reported(engine, trial, context, reported, folder, server.secrets)
     asked = trial.configuration
@@ -78,7 +77,7 @@ def reported_by(
             if source.name in reported or not source.is_for(version):
                 continue
             answer = read_source(source, document_at(source.path) if source.path else log)
-            if answer is not None and answer.settings:
+            if answer and answer.settings:
                 reported[source.name] = answer
     return list(reported.values())
 
@@ -93,17 +92,16 @@ def kv_cache_tokens(card: EngineCard, log: str, ran: Configuration, context: Con
         matches = re.finditer(one.pattern or "", log) if one.is_for(context.version) else ()
         sizes = [(match.lastgroup, float(match[1].replace(",", ""))) for match in matches]
         if sizes and sizes[0][0] == "gib":
-            return int(max(sizes)[1] * 2**30 / _token_bytes(ran.knobs, context))
+            # Bytes that a token takes on all stages of a rank.
+            ranks, stages = (
+                int(ran.knobs.get(f"{way}_parallel") or 1) for way in ("tensor", "pipeline")
+            )
+            kind = cached_type(ran.knobs["kv_cache_dtype"])
+            token = kv_bytes_per_token(context.model.architecture, kind, ranks) / stages
+            return int(max(sizes)[1] * 2**30 / token)
         if sizes:
             return int(min(sizes)[1])
     return None
-
-
-def _token_bytes(knobs: Knobs, context: Context) -> float:
-    """Return the bytes of KV cache that a token takes on a rank."""
-    ranks, stages = (int(knobs.get(f"{way}_parallel") or 1) for way in ("tensor", "pipeline"))
-    kind = cached_type(knobs["kv_cache_dtype"])
-    return kv_bytes_per_token(context.model.architecture, kind, ranks) / stages
 
 
 def compare_reported(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -25,14 +25,16 @@ from autotune.engines import (
     Context,
     Engine,
     EngineSpace,
+    Enumeration,
+    Knobs,
     Library,
     Scalar,
+    admitted,
+    default_of,
     engine,
 )
-from autotune.engines.context import default_of
-from autotune.engines.enumeration import Enumeration
 from autotune.engines.machine import node
-from autotune.engines.promises import Promised, admitted, given_up_by, promises_of
+from autotune.engines.promises import Promised, given_up_by, promises_of
 from autotune.load.metrics.table import HEADLINE, curve_of, scaled
 from autotune.load.workloads import load_workload
 from autotune.node.unread import with_unread, with_unread_settings
@@ -58,8 +60,9 @@ from ..replay.table import (
 from ..study.goals import with_goals
 from ..study.options import RunOptions
 from ..study.recommendation import STAND_IN, Recommendation
+from ..study.sentences import sentences
 from ..study.spec import AUTO, EngineChoice, StudySpec
-from ..trial import State, Trial, TrialResult
+from ..trial import Rungs, State, Trial, TrialResult
 from . import (
     PHASES,
     AskedOptions,
@@ -117,19 +120,18 @@ class RecordedTable(Backend):
         table = self.table(spec.table_sha256, library)
         repeats = table.repeats[table.key(trial.configuration)]
         first = trial.launch_index % len(repeats)
-        in_turn = [*repeats[first:], *repeats[:first]]
-        row = in_turn[0]
+        row, *others = [*repeats[first:], *repeats[:first]]
         metrics = {}
         factor = noise_factor(spec, trial)
-        for name in trial.workloads if row.failure is None else ():
+        for name in () if row.failure else trial.workloads:
             key = table.key_of_workload(name, objective=name == spec.workloads[0])
             if key is None:
                 continue
-            measured = next((one.metrics[key] for one in in_turn if key in one.metrics), None)
-            if measured is not None:
-                metrics[name] = scaled(measured, factor) if spec.noise else dict(measured)
+            measured = [one.metrics[key] for one in (row, *others) if key in one.metrics]
+            if measured:
+                metrics[name] = scaled(measured[0], factor) if spec.noise else dict(measured[0])
         return TrialResult(
-            state=State.COMPLETE if row.failure is None else State.FAILED,
+            state=State.FAILED if row.failure else State.COMPLETE,
             evidence=self.evidence,
             evidence_of=row.evidence,
             failure=row.failure,
@@ -163,15 +165,22 @@ class RecordedTable(Backend):
             ),
             workloads=workloads,
             pins=dict(parse_setting(table, text, "--set", library) for text in options.pins),
-            notes=(
-                *_describe_table(options, table, workloads[0]),
-                *_translated_values(table, library),
+            notes=tuple(
+                sentences(
+                    __file__,
+                    "table",
+                    table=table,
+                    options=options,
+                    workload=workloads[0],
+                    shortened=shortened,
+                    **_translated_values(table, library),
+                )
             ),
         )
 
     def measurable(
-        self, spec: StudySpec, rungs: tuple[int, ...], library: Library
-    ) -> tuple[tuple[int, ...], Sequence[str]]:
+        self, spec: StudySpec, rungs: Rungs, library: Library
+    ) -> tuple[Rungs, Sequence[str]]:
         table = self.table(spec.table_sha256, library)
         loads = {
             point.get("concurrency")
@@ -185,21 +194,19 @@ class RecordedTable(Backend):
                 f"no launch in {table.path} was measured at concurrency {_listed(rungs)}; "
                 "a study's results.jsonl has the curves of its finals, and a CSV has none"
             )
-        if measured == rungs:
-            return rungs, []
-        missing = [rung for rung in rungs if rung not in loads]
-        return measured, [
-            (
-                f"{table.path}: no row is of concurrency {_listed(missing)}; "
-                f"its curves are of {_listed(measured)}"
+        notes = []
+        if missing := {*rungs} - {*measured}:
+            notes.append(
+                f"{table.path}: no row is of concurrency {_listed(missing)}; its curves are of "
+                f"{_listed(measured)}"
             )
-        ]
+        return measured, notes
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         table = self.table(spec.table_sha256, library)
         versions = {name: table.version_of(name) for name in table.engines}
         known = known_engines(spec, versions, library)
-        commands = {row.configuration: row.command for row in table.rows if row.command is not None}
+        commands = {row.configuration: row.command for row in table.rows if row.command}
         candidates = candidates_of(spec, table, known, library)
         if table.of_study and any(row.evidence and row.evidence.predicted for row in table.rows):
             candidates = _with_unseen(spec, candidates, known)
@@ -215,29 +222,8 @@ def _read(path: Path, _sha256: str, overlays: tuple[Path, ...], engines: tuple[P
     return read_table(path, Library(overlays, engines))
 
 
-def _describe_table(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
-    failed = sum(row.failure is not None for row in table.rows)
-    counted = (
-        f"{len(table.rows)} rows of {len(table.repeats)} configurations, {failed} of them failed"
-    )
-    metrics = tuple(dict.fromkeys(name for names in table.metrics.values() for name in names))
-    # List them, so that a misspelt metric is seen among the knobs.
-    columns = (
-        f"knobs: {shortened(table.columns) or 'none'}; metrics: {shortened(metrics) or 'none'}"
-    )
-    yield f"{table.path}: {counted}; {columns}"
-    for note in table.notes:
-        yield f"{table.path}: {note}"
-    if table.workload is not None and table.key_of_workload(workload, objective=True) == PLAIN:
-        yield f"the figures of {workload} are those of {table.workload} in {table.path}"
-    if options.space is not None:
-        yield f"--space describes models, nodes and engines; only rows of {table.path} are tried"
-    if options.hours is not None and not any(row.times_s for row in table.rows):
-        yield f"--hours is not used: {table.path} has no durations of launches"
-
-
-def _translated_values(table: Table, library: Library) -> Iterator[str]:
-    """Report values that the engines' cards name differently, and values that they lack."""
+def _translated_values(table: Table, library: Library) -> dict[str, list[str]]:
+    """Return values that the engines' cards name differently, and values that they lack."""
     cells = dict.fromkeys(
         (c.engine, *cell) for c in table.configurations for cell in c.knobs.items()
     )
@@ -256,14 +242,9 @@ def _translated_values(table: Table, library: Library) -> Iterator[str]:
             ):
                 unknown[cell if knob is None else f"{cell} {cell_text(value)}"] = None
             elif value_of_card != value != AUTO:
-                renamed.append(
-                    f"{cell} {cell_text(value)} is "
-                    f"{'not set' if value_of_card is None else cell_text(value_of_card)}"
-                )
-    if renamed:
-        yield f"{table.path}: in the engines' cards {shortened(renamed)}"
-    if unknown:
-        yield f"{table.path}: no prediction, because the engines' cards lack it: {shortened([*unknown])}"
+                known = "not set" if value_of_card is None else cell_text(value_of_card)
+                renamed.append(f"{cell} {cell_text(value)} is {known}")
+    return {"renamed": renamed, "unknown": [*unknown]}
 
 
 def parse_setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
@@ -279,8 +260,7 @@ def parse_setting(table: Table, text: str, option: str, library: Library) -> tup
     values = dict.fromkeys(value_at(configuration, name) for configuration in table.configurations)
     equal = [value for value in values if typed_text == ("" if value is None else cell_text(value))]
     # Accept 8.0 and TRUE, too, which somebody may type.
-    parsed = parse_value(typed_text)
-    lower = typed_text.lower()
+    parsed, lower = parse_value(typed_text), typed_text.lower()
     equal = equal or [
         v for v in values if same_value(v, parsed) or (isinstance(v, str) and v.lower() == lower)
     ]
@@ -339,9 +319,7 @@ def candidates_of(
     )
 
 
-def _remaining(
-    table: Table, engines: Sequence[str], pins: Mapping[str, Scalar]
-) -> list[Configuration]:
+def _remaining(table: Table, engines: Sequence[str], pins: Knobs) -> list[Configuration]:
     """Filter the configurations by engine and pinned columns; raises `BadInput` with the filter
     that left none."""
     remaining = [c for c in table.configurations if c.engine in engines]
@@ -351,7 +329,7 @@ def _remaining(
             f"{_listed(table.engines)}"
         )
     remaining, column = _with_values(remaining, pins)
-    if column is not None:
+    if column:
         value = "" if pins[column] is None else cell_text(pins[column])
         raise BadInput(
             f"no candidate remains: --set {column}={value} removes the last of {len(remaining)}, "
@@ -361,7 +339,7 @@ def _remaining(
 
 
 def _with_values(
-    configurations: list[Configuration], wanted: Mapping[str, Scalar]
+    configurations: list[Configuration], wanted: Knobs
 ) -> tuple[list[Configuration], str | None]:
     """Filter configurations by columns, and name the column that would remove the last; None when
     one remains."""
@@ -388,7 +366,7 @@ def _closest_to_defaults(
         (name for name in searched if name in known and known[name][0].card.default_baseline),
         searched[0],
     )
-    defaults: Mapping[str, Scalar] = {}
+    defaults: Knobs = {}
     if first in known:
         kind, context = known[first]
         defaults = kind.default_knobs(context)
@@ -415,31 +393,30 @@ def named_row(
         )
     settings = dict(parse_setting(table, part, "--baseline", library) for part in parts)
     chosen, missing = _with_values(remaining or table.configurations, settings)
-    if missing is not None:
+    if missing:
         chosen, missing = _with_values(table.configurations, settings)
-    if missing is not None:
-        instead = f"with the parts before it, {missing} is {_listed(value_at(c, missing) for c in chosen)}"
-        raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {instead}")
+    if missing:
+        raise BadInput(
+            f"--baseline {text}: no row of {table.path} has all of that; with the parts before it, "
+            f"{missing} is {_listed(value_at(c, missing) for c in chosen)}"
+        )
     if len(chosen) > 1:
-        columns = [
-            name
+        differing = (
+            f"{name} is {_listed(values)}"
             for name in (ENGINE, *table.columns)
-            if len({value_at(c, name) for c in chosen}) > 1
-        ]
-        values = "; ".join(
-            f"{name} is {_listed(value_at(c, name) for c in chosen)}" for name in columns
+            if len(values := {value_at(c, name) for c in chosen}) > 1
         )
         raise BadInput(
-            f"--baseline {text}: {len(chosen)} rows match; add a column that differs: {values}"
+            f"--baseline {text}: {len(chosen)} rows match; add a column that differs: "
+            f"{'; '.join(differing)}"
         )
     return chosen[0]
 
 
 def _listed(values: Iterable[Scalar]) -> str:
     """List different values, the shortest words first, so that whole numbers ascend."""
-    return (
-        shortened(sorted(set(map(cell_text, values)), key=lambda word: (len(word), word))) or "none"
-    )
+    words = sorted({*map(cell_text, values)}, key=lambda word: (len(word), word))
+    return shortened(words) or "none"
 
 
 def shortened(words: Sequence[str]) -> str:
@@ -457,8 +434,8 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
                 f"{table.path} has no column of a metric, e.g. {HEADLINE}; its columns: {columns}"
             )
         if key is None:
-            named = [name for name in table.metrics if name != PLAIN]
-            has = f"its workloads: {', '.join(named)}" if named else "it has no workload"
+            named = ", ".join(filter(None, table.metrics))
+            has = f"its workloads: {named}" if named else "it has no workload"
             raise BadInput(
                 f"--workload {workload}: {table.path} has no column of a metric for it; {has}; a "
                 f"CSV has columns such as '{workload}:{HEADLINE}' for it, and those without a "
@@ -474,9 +451,7 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
                     f"{option}: {table.path} has no {metric} {where}in it; its metrics: {metrics}"
                 )
     key = table.key_of_workload(spec.workloads[0], objective=True)
-    rows = (
-        row for c in configurations for row in table.repeats[table.key(c)] if row.failure is None
-    )
+    rows = (row for c in configurations for row in table.repeats[table.key(c)] if not row.failure)
     for row in rows:
         metrics_of_row = row.metrics.get(key or PLAIN, {})
         for metric in spec.asked_metrics.values():
@@ -508,14 +483,12 @@ def command_of(
     if configuration.engine in known:
         kind, context = known[configuration.engine]
         with suppress(*_NO_COMMAND):
-            version = context.version if version == UNKNOWN else kind.known_version(version) or ""
-            if version:
-                return _engine_command(configuration, kind, replace(context, version=version))
-    words = [
-        f"--{name.lstrip('-')}={cell_text(v)}"
-        for name, v in configuration.knobs.items()
-        if v is not None
-    ]
+            known_version = context.version if version == UNKNOWN else kind.known_version(version)
+            if known_version:
+                here = replace(context, version=known_version)
+                return _engine_command(configuration, kind, here)
+    cells = {n: value for n, value in configuration.knobs.items() if value is not None}
+    words = [f"--{name.lstrip('-')}={cell_text(value)}" for name, value in cells.items()]
     return Command((f"{STAND_IN}{configuration.engine}", *words))
 
 
@@ -564,13 +537,8 @@ def _option(column: str) -> str:
     return column.lstrip("-").replace("-", "_")
 
 
-_OWN = (
-    "launches",
-    "hours",
-    "seed",
-    "noise",
-    "baseline",
-)  # Options that replace the bundle's as they were typed
+_OWN = "launches hours seed noise baseline"
+"""Options that replace the bundle's as they were typed."""
 
 
 _bundle = lru_cache(maxsize=2)(read_bundle)
@@ -632,7 +600,7 @@ class RecordedBundle(RecordedTable):
         bundle = self.bundle()
         taken = bundle.spec
         _check_same(options, taken, library)
-        own = {name: getattr(options, name) for name in _OWN if options.says(name)}
+        own = {name: getattr(options, name) for name in _OWN.split() if options.says(name)}
         if options.workloads:
             # Weights of the bundle go with its workloads.
             own |= {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}}
@@ -671,9 +639,8 @@ class RecordedBundle(RecordedTable):
         if predicted and not bundle.spec.keeps_unread:
             candidates = _with_unseen(spec, candidates, known)
         commands = {launch.trial.configuration: launch.trial.command for launch in recorded}
-        command_of_candidate = partial(command_of, commands, known)
-        excluded = bundle.known.excluded
-        return OwnCandidates(candidates, known, command_of_candidate, excluded, recorded)
+        write = partial(command_of, commands, known)
+        return OwnCandidates(candidates, known, write, bundle.known.excluded, recorded)
 
     def conclusion(self, spec: StudySpec, recommendation: Recommendation) -> str:
         return self.bundle(spec.table_sha256).agreement(recommendation)
@@ -701,34 +668,23 @@ def candidates_for(bundle: Bundle, spec: StudySpec, library: Library) -> Candida
 
 def _space(spec: StudySpec, kind: Engine, context: Context) -> EngineSpace:
     """Return an engine of a replayed study, which has no candidates of its own."""
-    return EngineSpace(
-        kind,
-        context,
-        Enumeration(),
-        {
-            name: value
-            for name, value in spec.pins.items()
-            if name in kind.card.knobs and value != AUTO
-        },
-    )
+    knobs = kind.card.knobs
+    pins = {name: v for name, v in spec.pins.items() if name in knobs and v != AUTO}
+    return EngineSpace(kind, context, Enumeration(), pins)
 
 
 def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines) -> CandidateSet:
     """Return candidates, recorded of the simulated node, with those that have a setting which it
     does not read."""
     rows = {i: one.configuration for i, one in enumerate(candidates.items)}
-    spaces = dict[str, EngineSpace]()
+    spaces = {}
     for name, (kind, context) in known.items():
         of_engine = [one for one in rows.values() if one.engine == name]
         space = with_unread(_space(spec, kind, context), of_engine)
         base = rows[candidates.baseline]
         # A value that all rows share was chosen by the user, or is the engine's.
-        space = replace(
-            space,
-            unread=frozenset(
-                n for n in space.unread if len({one.knobs.get(n) for one in of_engine}) > 1
-            ),
-        )
+        varied = {n for n in space.unread if len({one.knobs.get(n) for one in of_engine}) > 1}
+        space = replace(space, unread=frozenset(varied))
         spaces[name] = space.holding(base) if base.engine == name else space
     return replace(candidates, unseen=with_unread_settings(rows, spaces))
 
@@ -755,8 +711,8 @@ def _check_same(options: RunOptions, taken: StudySpec, library: Library) -> None
 
 
 def _note(bundle: Bundle) -> str:
-    kinds = ", ".join(
-        dict.fromkeys(launch.result.evidence.value.upper() for launch in bundle.launches)
+    kinds = dict.fromkeys(launch.result.evidence.upper() for launch in bundle.launches)
+    return (
+        f"{bundle.path}: the {len(bundle.launches)} launches of study {bundle.spec.study} in their "
+        f"order, {', '.join(kinds)} when recorded"
     )
-    count = len(bundle.launches)
-    return f"{bundle.path}: the {count} launches of study {bundle.spec.study} in their order, {kinds} when recorded"

@@ -9,7 +9,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import randrange
@@ -22,6 +22,7 @@ from autotune.base import (
     CannotGoOn,
     ClientFailed,
     Evidence,
+    FloatDict,
     JsonObject,
     Notify,
     Stage,
@@ -43,13 +44,13 @@ from autotune.engines import (
     FailureKind,
     HardwareCard,
     Library,
+    effective,
     engine,
     gpus_of,
+    is_version,
     split_command,
 )
 from autotune.engines.command import plain
-from autotune.engines.context import effective
-from autotune.engines.entry import is_version
 from autotune.engines.installed import engine_of, why_missing, with_installed_program
 from autotune.engines.report_back import parse_reported
 from autotune.load.client.target import Target
@@ -105,7 +106,7 @@ DEATH_S = 5.0
 
 
 @contextmanager
-def measured(times_s: dict[str, float], phase: str) -> Iterator[None]:
+def measured(times_s: FloatDict, phase: str) -> Iterator[None]:
     """Add the seconds of a block to a phase of a trial, which may have several tries."""
     started_ns = time.perf_counter_ns()
     try:
@@ -133,8 +134,8 @@ class ServerEvaluator:
     spec: StudySpec
     library: Library
     folder: Path
-    startup: StartupTimeouts = field(default_factory=StartupTimeouts)
-    shutdown: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
+    startup: StartupTimeouts = StartupTimeouts()
+    shutdown: ShutdownTimeouts = ShutdownTimeouts()
     waits_s: tuple[float, ...] = (1.0, 10.0, 60.0)
     pause: Callable[[float], None] = time.sleep
     notify: Watch = silent
@@ -166,14 +167,14 @@ class ServerEvaluator:
         launches = self.backend.launches
         waits_s = self.waits_s if launches else ()
         for i, wait_s in enumerate((*waits_s, None)):
-            unfit = node.unfit(self.folder) if launches else None
-            if launches and unfit is None:
-                unfit = weights_failure(trial, kind, spec)
+            unfit = None
+            if launches:
+                unfit = node.unfit(self.folder) or weights_failure(trial, kind, spec)
             result = self._failed(unfit) if unfit else self._launch(trial, kind, node, times_s)
             failure = result.failure
             if (
                 wait_s is None
-                or failure is None
+                or not failure
                 or not _is_blameless(result)
                 or result.quarantine
                 or failure.lasting
@@ -186,7 +187,7 @@ class ServerEvaluator:
             self.notify(Stage(trial.number, "waiting for the next try"))
             with measured(times_s, "launch"):
                 self.pause(wait_s)
-        if failure is not None and launches and not result.quarantine:
+        if failure and launches and not result.quarantine:
             self._check_prospects(trial, result, unfit or weights_failure(trial, kind, spec))
         return replace(
             result,
@@ -203,7 +204,7 @@ class ServerEvaluator:
         Whatever an engine says of a weight file that has gone since, its configuration is not to
         blame.
         """
-        if unfit is not None and not result.metrics:
+        if unfit and not result.metrics:
             raise CannotGoOn(unfit.message)
         failure = result.failure
         if trial.number == 0 and failure and _is_blameless(result) and not failure.may_be_external:
@@ -215,9 +216,7 @@ class ServerEvaluator:
         state = State.FAILED if failure.blames_the_configuration else State.INVALID
         return TrialResult(state, self.backend.evidence, failure)
 
-    def _launch(
-        self, trial: Trial, kind: Engine, node: Node, times_s: dict[str, float]
-    ) -> TrialResult:
+    def _launch(self, trial: Trial, kind: Engine, node: Node, times_s: FloatDict) -> TrialResult:
         """Launch the trial's server once, load it, and stop it."""
         spec = self.spec
         folder = self.folder / "trials" / f"{trial.number:04d}"
@@ -269,7 +268,7 @@ class ServerEvaluator:
         card: EngineCard,
         folder: Path,
         node: Node,
-        times_s: dict[str, float],
+        times_s: FloatDict,
     ) -> TrialResult:
         """Measure every load on the warm server, with an empty prefix cache and new prompts.
 
@@ -319,7 +318,7 @@ class ServerEvaluator:
         card: EngineCard,
         version: str,
         power: ReadPower | None,
-        times_s: dict[str, float],
+        times_s: FloatDict,
     ) -> Measurement:
         """Send a load; raises `ClientFailed`."""
         with measured(times_s, "load"), ServerClient(server.target) as client:
@@ -368,16 +367,12 @@ class ServerEvaluator:
         make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
         path = folder / f"{safe}.json"
-        about = {
-            "workload": name,
-            "seed": measurement.seed,
-            "evidence": self._evidence(server).value,
-        }
+        evidence = self._evidence(server).value
+        about = {"workload": name, "seed": measurement.seed, "evidence": evidence}
         requests = requests_path(path)
         write_requests(requests, measurement.logs, about)
-        write_atomically(
-            path, json.dumps({**about, **measurement.to_json(), "requests_file": requests.name})
-        )
+        row = {**about, **measurement.to_json(), "requests_file": requests.name}
+        write_atomically(path, json.dumps(row))
 
 
 def _invalid(complete: TrialResult, problem: str) -> TrialResult:
@@ -397,7 +392,7 @@ def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | No
     backend = backend_of(spec)
     if not backend.on_gpus:
         return None
-    if (installed := spec.installed.get(kind.name)) is not None:
+    if installed := spec.installed.get(kind.name):
         kind = kind.installed(installed.program, kind.table(installed.version))
     problem = weights_problem(
         trial.command,
@@ -437,12 +432,8 @@ class LaunchingBackend(ServerBackend):
 
     def start(self, run: ServerEvaluator, trial: Trial, kind: Engine, folder: Path) -> Server:
         token = read_secret(None, run.spec.hf_token_file, "--hf-token")
-        launcher = self.launcher(
-            run.shutdown,
-            {} if token is None else {"HF_TOKEN": token},
-            run.ports,
-            run.spec.inherited is None,
-        )
+        secrets = {"HF_TOKEN": token} if token else {}
+        launcher = self.launcher(run.shutdown, secrets, run.ports, run.spec.inherited is None)
         version = trial.engine_version
         card = of_version(kind.card, version, kind.table(version).flags)
         return launcher.launch(self.start_command(trial, card, run), folder, card)
@@ -554,19 +545,12 @@ class Emulator(LaunchingBackend):
         """Wrap an engine's command in ``autotune emulate``."""
         spec = run.spec
         command = trial.command
-        options = [
-            "--hw",
-            "hardware.yaml",
-            "--calibration",
-            "coefficients.yaml",
-            "--gpus",
-            str(command.gpus_each(spec.gpus)),
-            "--engine-version",
-            trial.engine_version,
-            "--startup-s",
-            str(self.startup_s),
-        ]
-        argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
+        emulate = (
+            "-m autotune emulate --hw hardware.yaml --calibration coefficients.yaml "
+            f"--gpus {command.gpus_each(spec.gpus)} --engine-version {trial.engine_version} "
+            f"--startup-s {self.startup_s} --"
+        )
+        argv = (sys.executable, *emulate.split(), *command.argv)
         documents = {
             "hardware.yaml": spec.hardware,
             "coefficients.yaml": calibration_of(run.library),
@@ -624,11 +608,9 @@ class External(ServerBackend):
         return {"launches": MEASUREMENTS, "seed": randrange(10**6)}
 
     def evaluator(self, setup: EvaluationSetup) -> Evaluator:
-        return (
-            partial(self._read, setup)
-            if self.watches(setup.spec.workloads)
-            else super().evaluator(setup)
-        )
+        if self.watches(setup.spec.workloads):
+            return partial(self._read, setup)
+        return super().evaluator(setup)
 
     def _read(self, setup: EvaluationSetup, trial: Trial) -> TrialResult:
         """Return what the server carried between its pages; nothing is sent to it."""
@@ -689,11 +671,10 @@ class External(ServerBackend):
         kind = engine_of(choice.name, {}, library, silent)
         version = server.version if is_version(server.version) else choice.version
         context = context_of(spec, version, library).as_read(kind.card)
+        only = Candidate(Configuration(kind.name, {"url": self.url}), version)
         # Its command line is unknown; the stand-in names its address.
         return OwnCandidates(
-            CandidateSet(
-                (Candidate(Configuration(kind.name, {"url": self.url}), version),), 0, alone=True
-            ),
+            CandidateSet((only,), 0, alone=True),
             {kind.name: (kind, context)},
             lambda _: Command((self.on,)),
             notes=self._described(server, spec, kind, context, library),
@@ -720,7 +701,7 @@ class External(ServerBackend):
         }
         expected = Configuration(kind.name, kind.default_knobs(context))
         usual = f"the defaults of {kind.card.title} {context.version}"
-        if spec.verifies is not None:
+        if spec.verifies:
             usual = "those of the recommended command"
             # Parse it in the version that it was written for; the server's may lack its options.
             parsed = kind.parse(
@@ -728,18 +709,15 @@ class External(ServerBackend):
             )
             expected = effective(kind.card, kind.knobs(parsed, context), context)
         reported_knobs, ran = parse_reported(kind, expected, context, sources)
-        left_to_engine = list[str]()
-        others = list[str]()
+        left_to_engine, others = list[str](), list[str]()
         for name in reported_knobs:
-            wanted = expected.knobs[name]
-            value = ran.knobs[name]
-            setting = f"{name} {plain(value)}"
+            wanted, value = expected.knobs[name], ran.knobs[name]
             if value == wanted:
                 continue
             if wanted in (None, "auto"):
-                left_to_engine.append(setting)
+                left_to_engine.append(f"{name} {plain(value)}")
             else:
-                others.append(f"{setting} (not {plain(wanted)})")
+                others.append(f"{name} {plain(value)} (not {plain(wanted)})")
         sentence = f"the {len(reported_knobs)} settings that it reports are {usual}"
         if others:
             sentence = f"its settings are not {usual}: {', '.join(others)}"
@@ -757,8 +735,5 @@ class External(ServerBackend):
         return self._connect(run.spec)
 
     def _connect(self, spec: StudySpec) -> ExternalServer:
-        return connect(
-            self.url,
-            spec.model.names,
-            read_secret(spec.api_key_env, spec.api_key_file, "--api-key"),
-        )
+        key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
+        return connect(self.url, spec.model.names, key)

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.base import Evidence, frozen
-from autotune.engines import Engine, Library, engine
-from autotune.engines.library import LOCAL
+from autotune.engines import LOCAL, Engine, Library, engine
 from autotune.engines.report_back import compare
-from autotune.load.capacity.search import Probe, extra_metrics
+from autotune.load.capacity.search import extra_metrics
 from autotune.load.load import Load
 from autotune.load.metrics.formulas import Slo
 from autotune.load.metrics.table import Metrics, scaled
@@ -26,6 +25,7 @@ from autotune.node.simulate import SimulatedOutcome
 
 from ..study.home import library_of
 from ..study.loads import context_of, loads_of
+from ..study.sentences import sentences
 from ..study.spec import StudySpec
 from ..trial import State, Trial, TrialResult
 from . import (
@@ -66,13 +66,8 @@ class Simulator(Backend):
         return missing_files(kind, "simulator", ("simulation",))
 
     def announcement(self, spec: StudySpec, library: Library, options: AskedOptions) -> str:
-        node = f"{spec.gpus}×{spec.hardware.name}"
-        local = spec.hardware.name == LOCAL
-        no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
-        why = {None: "as at the start of the study", self.on: "as requested"}.get(
-            options.on if options else None, no_node
-        )
-        return f"SIMULATED: {why}; all numbers below are predictions for a simulated {node} node."
+        asked = options and options.on
+        return "".join(sentences(__file__, "simulated", spec=spec, asked=asked, on=self.on))
 
 
 @frozen
@@ -99,7 +94,7 @@ class SimulatedEvaluator:
             running = resolved if load.workload.has_text else resolved.running()
             outcome, load_s = simulate(running, load, spec.request_limits, factor)
             times_s["ready"] = outcome.startup_s
-            if outcome.failure is not None:
+            if outcome.failure:
                 break
             times_s["load"] += load_s
             load.add(metrics, outcome.metrics)
@@ -113,7 +108,7 @@ class SimulatedEvaluator:
             started_at=started_at,
             speculation=speculation and speculation.with_acceptance(metrics),
         )
-        if outcome.failure is not None:
+        if outcome.failure:
             return result
         # Arguments that are passed through may make it run another configuration.
         ran = compare(kind, trial.configuration, context, trial.command, resolved.effective)
@@ -148,18 +143,13 @@ def simulate(
         metrics = scaled(outcome.metrics, factor)
         return replace(outcome, metrics=metrics), float(metrics.get("duration", 0.0))
     load_s = 0.0
-    while (probe := load.search.ask()) is not None:
-        outcome = resolved.simulate(
-            _slowed(probe, factor).workload(load.workload), probe.seed(load.seed)
-        )
-        if outcome.failure is not None:
+    while probe := load.search.ask():
+        # A node that is faster by a factor carries this load in the clock of the simulated node.
+        slowed = probe.load / factor if probe.by == "rate" else probe.load
+        here = probe._replace(load=slowed, ramp_s=probe.ramp_s * factor)
+        outcome = resolved.simulate(here.workload(load.workload), probe.seed(load.seed))
+        if outcome.failure:
             return outcome, load_s
         load_s += float(outcome.metrics["duration"]) / factor
         load.search.tell(outcome.runs[0].faster(factor), extra_metrics(outcome.metrics))
     return replace(outcome, metrics=load.search.found.metrics), load_s
-
-
-def _slowed(probe: Probe, factor: float) -> Probe:
-    """Return a probe of a node that is faster by a factor, in the clock of the simulated node."""
-    load = probe.load / factor if probe.by == "rate" else probe.load
-    return probe._replace(load=load, ramp_s=probe.ramp_s * factor)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from autotune.base import AutotuneError, CannotGoOn, frozen
-from autotune.engines.failure import without_numbers
+from autotune.engines import without_numbers
 
 from ..backends import Evaluator
 from ..trial import AFTER_RUNNING, IN_A_ROW, Launch, State, Trial, TrialResult
@@ -82,18 +82,18 @@ class Executor(ABC):
         """Release all resources; unfinished trials are aborted. May be called again."""
 
 
+@frozen
 class LocalExecutor(Executor):
     """Evaluate one trial at a time, in this process."""
+
+    evaluator: Evaluator
 
     def places(self) -> Mapping[str, bool]:
         return {}
 
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator = evaluator
-
     def launches(self, ask: NextTrial) -> Iterator[Launch]:
-        while (trial := ask()) is not None:
-            yield Launch(trial, self._evaluator(trial))
+        while trial := ask():
+            yield Launch(trial, self.evaluator(trial))
 
     def retire(self, node: str, why: str) -> bool:
         """Return False: there is no other node than this machine."""
@@ -151,7 +151,7 @@ def _failures_in_a_row(launches: Sequence[Launch], ran: set[str]) -> int:
         if count == IN_A_ROW and all(result.state is State.INVALID for result in results):
             return count
         # Servers that ended with the same words, which no pattern knows.
-        failures = [r.failure for r in results if r.failure is not None and r.failure.unexplained]
+        failures = [r.failure for r in results if r.failure and r.failure.unexplained]
         texts = {without_numbers(one.log_excerpt) for one in failures}
         if len(failures) == count and len(texts) == 1:
             return count

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 
 from autotune.base import BadInput, Evidence, beside
-from autotune.engines.entry import parse_yaml
+from autotune.engines import parse_yaml
 
 from ..backends import EvaluationSetup, backend_of
 from ..study.spec import check_executor, is_local
@@ -30,11 +30,9 @@ def executor_for(
     check_executor(name)
     if is_local(name):
         shares = shares_of(setup.spec, most_nodes, setup.notify)
-        return (
-            SideBySideExecutor(setup, shares)
-            if len(shares) > 1
-            else LocalExecutor(setup.evaluator())
-        )
+        if len(shares) > 1:
+            return SideBySideExecutor(setup, shares)
+        return LocalExecutor(setup.evaluator())
     address = name.partition(":")[2] or os.environ.get("RAY_ADDRESS", "")
     address = "" if address in ("auto", "local") else address
     # Start a cluster of this machine only where no launch needs GPUs.

@@ -57,10 +57,11 @@ def shares_of(
         return []
     # An emulated node's GPUs have nobody else on them.
     known = present() if backend.on_gpus else ()
-    numbers = _among_visible(
-        [gpu.index for gpu in known] if backend.on_gpus else range(spec.hardware.gpus),
-        spec.hardware.vendor,
-    )
+    indices = [gpu.index for gpu in known] if backend.on_gpus else range(spec.hardware.gpus)
+    numbers: Sequence[int] = indices
+    if chosen := visible_gpus(spec.hardware.vendor):
+        # Only GPUs that are named by number: a UUID does not tell which one must be idle.
+        numbers = list(takewhile(indices.__contains__, chosen.indices or ()))
     count = spec.gpus
     whole = [tuple(numbers[i : i + count]) for i in range(0, len(numbers) - count + 1, count)]
     most = min(most_places - 1, most_at_once(spec.executor) or len(whole))
@@ -74,16 +75,6 @@ def shares_of(
         else:
             idle.append(share)
     return idle[:most]
-
-
-def _among_visible(indices: Sequence[int], vendor: str) -> Sequence[int]:
-    """Return the GPUs that this process may use, in its order; none if it names any other than by
-    number."""
-    chosen = visible_gpus(vendor)
-    if chosen is None:
-        return indices
-    # UUIDs do not tell which GPU must be idle for which share.
-    return list(takewhile(indices.__contains__, chosen.indices or ()))
 
 
 def visible_to(share: Share, vendor: str) -> StringDict:
@@ -149,7 +140,7 @@ class SideBySideExecutor(Executor):
 
     def launches(self, ask: NextTrial) -> Iterator[Launch]:
         while True:
-            while self.nodes and (trial := ask()) is not None:
+            while self.nodes and (trial := ask()):
                 self._waiting.append(trial)
                 self._begin()
             if not self._running:
@@ -164,7 +155,7 @@ class SideBySideExecutor(Executor):
             known = trial.node == self._alone or trial.node in self._used
             places = [trial.node] if known else self._used or [self._alone]
             place = next(filter(self._is_free, places), None)
-            if place is not None:
+            if place:
                 self._waiting.remove(trial)
                 self._running[place] = trial
                 # A dead process is noticed when its answer is awaited.
@@ -179,8 +170,7 @@ class SideBySideExecutor(Executor):
             places = {self._worker(place).connection: place for place in self._running}
             for connection in wait(list(places)):
                 assert isinstance(connection, Connection)
-                launch = self._heard(places[connection])
-                if launch is not None:
+                if launch := self._heard(places[connection]):
                     return launch
 
     def _heard(self, place: str) -> Launch | None:
@@ -210,27 +200,22 @@ class SideBySideExecutor(Executor):
         return None
 
     def _launch(self, place: str, trial: Trial, result: TrialResult) -> Launch:
-        return Launch(
-            trial, replace(result, node=place, gpu_ids=tuple(map(str, self._shares[place])))
-        )
+        gpu_ids = tuple(map(str, self._shares[place]))
+        return Launch(trial, replace(result, node=place, gpu_ids=gpu_ids))
 
     def _lost(self, place: str) -> Launch:
         """Return a launch whose process was killed from outside; the next one gets a new
         process."""
-        worker = self._worker(place)
-        trial = self._running.pop(place)
-        share = self._shares[place]
+        share, trial = self._shares[place], self._running.pop(place)
+        worker = self._workers[share]
         worker.process.terminate()
         worker.wait()
         self._workers[share] = _Worker(self._setup, share)
-        return self._launch(
-            place,
-            trial,
-            self._setup.lost(
-                f"The process that measured on {place} was killed from outside (code "
-                f"{worker.process.returncode})."
-            ),
+        lost = self._setup.lost(
+            f"The process that measured on {place} was killed from outside (code "
+            f"{worker.process.returncode})."
         )
+        return self._launch(place, trial, lost)
 
     def retire(self, node: str, why: str) -> bool:
         if node in self._used:

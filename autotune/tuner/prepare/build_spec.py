@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from autotune.base import BadInput, Notify, StringDict, Strings, silent
 from autotune.engines import (
+    LOCAL,
     Engine,
     EngineCard,
     HardwareCard,
@@ -21,14 +22,13 @@ from autotune.engines import (
     Scalar,
     engine,
     recognise,
+    settings_in_front,
     typed_command,
 )
 from autotune.engines.engine import read_mapping
 from autotune.engines.installed import choose, named_binaries, unused, why_missing
-from autotune.engines.library import LOCAL
 from autotune.engines.machine import check_gpus, gpus, has, node, power_of
 from autotune.engines.options import dotted
-from autotune.engines.registry import settings_in_front
 from autotune.engines.shell import PLAIN
 from autotune.load.metrics.table import ENERGY
 from autotune.load.workloads import load_workload, with_options
@@ -54,17 +54,7 @@ _DEFAULT = "sharegpt"
 _MOST_LAUNCHES, _MOST_HOURS = 10_000, 8_760
 """Largest budgets that can be meant."""
 _AS_TYPED = (
-    "baseline",
-    "drop",
-    "explain",
-    "find_load",
-    "hours",
-    "launches",
-    "min_context",
-    "sampler",
-    "seed",
-    "sources",
-    "traffic",
+    "baseline drop explain find_load hours launches min_context sampler seed sources traffic"
 )
 """Options that a study stores as typed."""
 
@@ -73,13 +63,12 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     """Check every name and figure of the options; raises `BadInput` with the valid alternatives."""
     library = library_for(options.space, traffic=options.traffic)
     named = None if options.on == "auto" else backend_named(options.on)
-    if named is not None:
+    if named:
         if named.recorded:
             _accuracy(options.accuracy, named)
-        if (spec := named.whole_spec(options, library)) is not None:
+        if spec := named.whole_spec(options, library):
             _check_figures(spec, spec.model)
-            name = _study_name(options, spec.model, spec.hardware)
-            return spec.with_fields(study=name)
+            return spec.with_fields(study=_study_name(options, spec.model, spec.hardware))
     options, deployed = with_deployment(options, library)
     if not options.model or not options.hardware:
         raise BadInput(
@@ -102,7 +91,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     usual = backend.own_defaults(options.workloads)
     options = replace(options, **{n: v for n, v in usual.items() if not options.says(n)})
     spec = StudySpec(
-        **{name: getattr(options, name) for name in _AS_TYPED},
+        **{name: getattr(options, name) for name in _AS_TYPED.split()},
         study=_study_name(options, model, hardware),
         on=backend.on,
         model=model,
@@ -149,39 +138,34 @@ def _screened(spec: StudySpec, options: RunOptions, backend: Backend, library: L
 def _check_energy(spec: StudySpec, backend: Backend) -> None:
     """Raise `BadInput` for a goal or limit on energy without a power reading; a file's columns
     decide for it."""
-    asked = [
-        f"{option.partition(' ')[0]} {metric}"
-        for option, metric in spec.asked_metrics.items()
-        if metric in ENERGY
-    ]
-    if not asked or backend.recorded:
-        return
-    if not backend.on_gpus:
-        raise BadInput(
-            f"{asked[0]}: {backend.kind} has no readable GPU power; --on process or docker "
-            "measures it on this machine's GPUs"
-        )
-    if is_local(spec.executor) and power_of(gpus()[: spec.gpus]) is None:
-        raise BadInput(
-            f"{asked[0]}: no driver of this machine reports GPU power (NVML, or amdgpu's hwmon)"
-        )
+    for option, metric in spec.asked_metrics.items():
+        asked = f"{option.partition(' ')[0]} {metric}"
+        if metric not in ENERGY or backend.recorded:
+            continue
+        if not backend.on_gpus:
+            raise BadInput(
+                f"{asked}: {backend.kind} has no readable GPU power; --on process or docker "
+                "measures it on this machine's GPUs"
+            )
+        if is_local(spec.executor) and power_of(gpus()[: spec.gpus]) is None:
+            raise BadInput(
+                f"{asked}: no driver of this machine reports GPU power (NVML, or amdgpu's hwmon)"
+            )
 
 
 def _check_streaming(spec: StudySpec) -> None:
     """Raise `BadInput` for a goal or limit on the time between tokens, if these may come many at
     once."""
-    asked = spec.asked_metrics | {f"--goodput {name}": name for name in spec.goodput or ()}
-    between = [
-        f"{option.partition(' ')[0]} {metric}"
-        for option, metric in asked.items()
-        if "coarse-streaming" in spec.allow and ("itl" in metric or "tpot" in metric)
-    ]
-    if between and not spec.judges_pieces:
-        raise BadInput(
-            f"{between[0]}: with --allow coarse-streaming tokens may come many at once, with no time "
-            "between them; leave out one of the two, or limit an inter-token latency that is measured "
-            "(--slo p99_itl_ms<=LIMIT)"
-        )
+    if "coarse-streaming" not in spec.allow or spec.judges_pieces:
+        return
+    asked = spec.asked_metrics | {f"--goodput {name}": name for name in spec.goodput}
+    for option, metric in asked.items():
+        if "itl" in metric or "tpot" in metric:
+            raise BadInput(
+                f"{option.partition(' ')[0]} {metric}: with --allow coarse-streaming tokens may come many "
+                "at once, with no time between them; leave out one of the two, or limit an inter-token "
+                "latency that is measured (--slo p99_itl_ms<=LIMIT)"
+            )
 
 
 def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:
@@ -231,7 +215,7 @@ def _served(
     chosen = choose(names, typed, binaries, backend.elsewhere, library, notify, versions)
     notes += [*chosen.notes, *pin_notes]
     notes += unused("--image", asked_images(options.images, library), images)
-    if calibration is not None:
+    if calibration:
         path, fit = options.calibration, calibration.fit_summary
         notes.append(f"the simulated node uses the coefficients of {path}: {fit}")
     spec = spec.with_fields(
@@ -311,8 +295,8 @@ def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:
 
 def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
     """Raise `BadInput` for a figure outside its range."""
-    floor, limit = options.min_context, model.architecture.context_limit
-    if floor is not None and floor > limit:
+    floor, limit = options.min_context or 0, model.architecture.context_limit
+    if floor > limit:
         raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
     if options.launches < 1:
         raise BadInput(
@@ -373,14 +357,10 @@ def _baseline(
 
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
     if not options.engines:
-        searched = [
-            card
-            for name, card in library.engines.items()
-            if name in (library.narrowed or library.engines)
-        ]
+        searched = map(library.engine, library.narrowed or library.engines)
         return sorted(searched, key=lambda card: (not card.default_baseline, card.engine))
     names = dict.fromkeys(engine_and_version(text, library)[0] for text in options.engines)
-    return [library.engine(name) for name in names]
+    return list(map(library.engine, names))
 
 
 def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:
@@ -394,8 +374,8 @@ def _set_values(
     texts: Sequence[str], engines: Sequence[Engine], library: Library
 ) -> tuple[dict[str, tuple[Scalar, ...]], list[str]]:
     """Return the values of each knob to try, and notes on those named by an engine's option."""
-    found: dict[str, tuple[Scalar, ...]] = {}
-    notes: list[str] = []
+    found = {}
+    notes = []
     for text in texts:
         typed, value = _split_setting(text, "--set", "knob=value, e.g. kv_cache_dtype=bfloat16")
         name = knob_named(typed, engines, library)
@@ -406,12 +386,9 @@ def _set_values(
             found[name] = TypeAdapter(tuple[Scalar, ...]).validate_python(parts, strict=True)
         except (yaml.YAMLError, ValidationError) as error:
             raise BadInput(f"--set {text!r}: {value!r} is not a plain value") from error
+        takers = [kind for kind in engines if name in kind.card.knobs]
         for one in found[name]:
-            reasons = {
-                kind.name: kind.card.knobs[name].refuses(one)
-                for kind in engines
-                if name in kind.card.knobs
-            }
+            reasons = {kind.name: kind.card.knobs[name].refuses(one) for kind in takers}
             if one != AUTO and all(reasons.values()):
                 right = "; ".join(f"{owner}: {reason}" for owner, reason in reasons.items())
                 raise BadInput(f"--set {name}={one}: no engine takes this value. {right}")
@@ -421,7 +398,7 @@ def _set_values(
 def _engine_args(texts: Sequence[str], library: Library) -> tuple[StringDict, StringDict]:
     """Return the arguments of ``--engine-arg`` by engine, and the content of their config files."""
     passed: StringDict = {}
-    files: StringDict = {}
+    files = {}
     for text in texts:
         name, value = _split_setting(
             text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'"
@@ -430,11 +407,11 @@ def _engine_args(texts: Sequence[str], library: Library) -> tuple[StringDict, St
         try:
             env, words = settings_in_front(shlex.split(value))
             _, file = engine(owner, library).split_file(words)
-            document = read_mapping(file, {}) if file is not None else {}
+            document = read_mapping(file, {}) if file else {}
         except (BadInput, ValueError) as error:
             raise BadInput(f"--engine-arg {text!r}: {error}") from error
         refuse_secrets(words, env, f"--engine-arg {owner}")
-        if file is not None:
+        if file:
             options = [f"--{key}={part}" for key, part in dotted(document).items()]
             refuse_secrets(options, {}, f"--engine-arg {owner}, in its --config file")
             files[file] = yaml.safe_dump(document, sort_keys=False)

@@ -7,13 +7,16 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 
 from packaging.version import InvalidVersion
 
-from autotune.base import BadInput, Notify, silent
+from autotune.base import BadInput, Notify, by_key, frozen, silent
 from autotune.engines import (
+    CONTRADICTS,
+    RANKS,
+    RULE,
     Candidate,
     CandidateSet,
     Command,
@@ -22,34 +25,32 @@ from autotune.engines import (
     Engine,
     EngineCard,
     EngineSpace,
+    Enumeration,
     FailureKind,
+    GivenUp,
+    Kept,
+    Knobs,
     Library,
     ModelCard,
     ParsedCommand,
     Scalar,
-    gpus_of,
-    recognise,
-    split_command,
-)
-from autotune.engines.cards import weight_bytes_per_gpu
-from autotune.engines.command import RANKS
-from autotune.engines.context import (
-    as_failure,
     broken_rules,
     effective,
-    normalised,
-    search_values,
-    unsuited,
+    enumerate_engine,
+    gpus_of,
+    name_of,
+    recognise,
+    split_command,
+    weight_bytes_per_gpu,
 )
-from autotune.engines.engine import RULE
-from autotune.engines.enumeration import Enumeration, enumerate_engine, why_empty
+from autotune.engines.context import as_failure, normalised, search_values, unsuited
+from autotune.engines.enumeration import why_empty
 from autotune.engines.expression import evaluate, fill_value
 from autotune.engines.installed import engine_of
-from autotune.engines.kept import Kept
 from autotune.engines.options import Loading, loading
-from autotune.engines.promises import UNASKED, GivenUp, promises_of
-from autotune.engines.schema import Values, holding, name_of
-from autotune.engines.space import CONTRADICTS, NOTHING, PassedThrough, passed_through
+from autotune.engines.promises import UNASKED, promises_of
+from autotune.engines.schema import Values, holding
+from autotune.engines.space import NOTHING, PassedThrough, passed_through
 from autotune.node.unread import with_unread, with_unread_settings
 from autotune.servers.command import resolve_references
 from autotune.servers.weights import weights_problem
@@ -57,6 +58,7 @@ from autotune.servers.weights import weights_problem
 from ..backends import Backend, OwnCandidates, backend_of
 from ..study.loads import context_of
 from ..study.recommendation import Exclusion, NoEffect
+from ..study.sentences import sentences
 from ..study.spec import AUTO, StudySpec, is_local
 from ..trial import Launch, Trial
 from .left_out import PROMISES, leave_out_refused, leave_out_unasked, leave_out_unjudged
@@ -67,7 +69,7 @@ from .recipes import known_recipes
 from .variables import inheriting
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prepared:
     """The candidates of a study and the start of their servers.
 
@@ -89,7 +91,7 @@ class Prepared:
     baseline_command: Command | None
     write: Callable[[Candidate], Command] | None = None
     recorded: Sequence[Launch] = ()
-    kept: Mapping[str, Kept] = field(default_factory=dict)
+    kept: Mapping[str, Kept] = {}
 
     @property
     def backend(self) -> Backend:
@@ -108,9 +110,9 @@ class Prepared:
         """Return the command of a candidate's server; the user's baseline as typed."""
         configuration = candidate.configuration
         typed = self.baseline_command
-        if typed is not None and candidate is self.candidates.baseline_candidate:
+        if typed and candidate is self.candidates.baseline_candidate:
             command = typed
-        elif self.write is not None:
+        elif self.write:
             command = self.write(candidate)
         else:
             space = self.spaces[configuration.engine]
@@ -118,13 +120,12 @@ class Prepared:
         card = self.library.engines.get(configuration.engine)
         if card is None:
             return command
-        return self.backend.as_launched(
-            inheriting(command, card, self.spec, self.library), card, self.spec
-        )
+        command = inheriting(command, card, self.spec, self.library)
+        return self.backend.as_launched(command, card, self.spec)
 
     def counts(self) -> dict[str, int]:
         """Count the candidates of each searched engine."""
-        if self.write is not None:
+        if self.write:
             return dict(Counter(one.configuration.engine for one in self.candidates.items))
         return {name: len(space.space.configurations) for name, space in self.spaces.items()}
 
@@ -154,19 +155,19 @@ def prepare(
     backend = backend_of(spec)
     if backend.predicted and not anywhere:
         spec.model.check_predicted()
-    if (given := backend.own_candidates(spec, library)) is not None:
+    if given := backend.own_candidates(spec, library):
         return _given(spec, library, given)
-    if spec.verifies is not None:
+    if spec.verifies:
         return _verified(spec, library, anywhere=anywhere)
     own = own_options_of(spec, library)
-    spaces: dict[str, EngineSpace] = {}
-    excluded: list[Exclusion] = []
+    spaces = {}
+    excluded = []
     notes = list(own.notes)
     heavy, plans = "", MemoryPlans(spec, library)
     in_study = context_of(spec, "", library)
     for choice in spec.engines:
         here = spec.installed.get(choice.name)
-        lacking = here.lacking if here is not None else ()
+        lacking = here.lacking if here else ()
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
         context = replace(in_study, version=choice.version, lacking=lacking).as_read(kind.card)
         reason = (
@@ -181,7 +182,7 @@ def prepare(
             plans.set_model(space)
         if reason is None and not anywhere:
             weights = too_heavy(space.space.configurations, space.context, plans)
-            if weights is not None:
+            if weights:
                 heavy, reason = f" ({weights[0]})", weights[1]
         reason = reason or leave_out_by_memory(spec, space, plans)
         if reason is None:
@@ -190,29 +191,17 @@ def prepare(
             excluded.append(Exclusion(engine=kind.name, reason=reason))
     if not spaces:
         check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
-        raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {_reasons(excluded)}")
+        engines = by_key((one.reason, one.engine) for one in excluded)
+        reasons = (f"{', '.join(names)}: {reason}" for reason, names in engines.items())
+        raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {'; '.join(reasons)}")
     notes += unknown_parts(spec.model, [space.card for space in spaces.values()])
     spec = spec.with_fields(notes=(*spec.notes, *notes))
     baseline, command = _baseline(spec, library, own, spaces, anywhere=anywhere)
-    prepared = Prepared(
-        spec,
-        library,
-        _candidates(spec, library, spaces, baseline, plans),
-        spaces,
-        tuple(excluded),
-        command,
-        kept={name: own.kept_by(one.engine, one.context.version) for name, one in spaces.items()},
-    )
+    candidates = _candidates(spec, library, spaces, baseline, plans)
+    kept = {name: own.kept_by(one.engine, one.context.version) for name, one in spaces.items()}
+    prepared = Prepared(spec, library, candidates, spaces, tuple(excluded), command, kept=kept)
     _check_commands(prepared)
     return prepared
-
-
-def _reasons(excluded: Sequence[Exclusion]) -> str:
-    """List the reasons of exclusions, each with its engines."""
-    engines: dict[str, list[str]] = {}
-    for one in excluded:
-        engines.setdefault(one.reason, []).append(one.engine)
-    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in engines.items())
 
 
 def _searched(
@@ -230,10 +219,8 @@ def _searched(
     enumeration.configurations += [
         one for one in dict.fromkeys(recipes) if one not in enumeration.configurations
     ]
-    refusals = [
-        f"{n} candidates are removed, {RULE}: {refusal}"
-        for refusal, n in leave_out_refused(space).items()
-    ]
+    refused = leave_out_refused(space)
+    refusals = [f"{n} candidates are removed, {RULE}: {text}" for text, n in refused.items()]
     title, removed = kind.card.title, enumeration.removed
     notes = [f"{title} {context.version}: {note}" for note in [*unread, *unjudged, *refusals]]
     notes += [
@@ -258,7 +245,7 @@ def _searched(
 
 def _verified(spec: StudySpec, library: Library, *, anywhere: bool) -> Prepared:
     """Prepare a study whose only candidates are given commands, the baseline's first."""
-    assert spec.verifies is not None
+    assert spec.verifies
     spaces: dict[str, EngineSpace] = {}
     commands: dict[Candidate, Command] = {}
     for one in spec.verifies.commands:
@@ -282,8 +269,8 @@ def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
         name: EngineSpace(kind, context, Enumeration(), {})
         for name, (kind, context) in given.engines.items()
     }
-    recipes = _named_recipes(spaces, library, given.candidates)
-    candidates = replace(given.candidates, recipes=recipes)
+    candidates = given.candidates
+    candidates = replace(candidates, recipes=_named_recipes(spaces, library, candidates))
     spec = spec.with_fields(notes=(*spec.notes, *given.notes))
     return Prepared(
         spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded
@@ -314,12 +301,12 @@ def _engine_space(
         pins |= passed.pins
         context = _as_loaded(kind, context, passed, {**defaults, **pins})
     chosen = {*pins}
-    if narrowed is not None:
+    if narrowed:
         chosen |= {n for n, values in narrowed.search.items() if len(values) == 1}
     mine = {n: value for n, value in own.knobs(kind, context).items() if n not in chosen}
     words = {name: value for name, value in mine.items() if value in card.knobs[name].words}
-    fixed: Mapping[str, Scalar] = words | pins
-    if narrowed is not None:
+    fixed: Knobs = words | pins
+    if narrowed:
         on_node = {n: defaults[n] for n in card.on_node if n not in narrowed.search}
         fixed = {**on_node, **fixed}
         values = {n: [Values(values=own)] for n, own in narrowed.search.items() if own}
@@ -334,7 +321,7 @@ def _engine_space(
     space = EngineSpace(kind, context, Enumeration(), pins, frozenset(chosen), passed)
     if backend_of(spec).predicted:
         space = with_unread(space, [space.effective({}), *_starts(space, library)])
-    notes: list[str] = []
+    notes = []
     if spec.keeps_unread:
         if not spec.keeps_set:
             space = replace(space, held={n: v for n, v in mine.items() if n in space.unread})
@@ -360,15 +347,13 @@ def _engine_space(
     return replace(space, space=enumerate_engine(card, context, fixed)), notes
 
 
-def _as_loaded(
-    kind: Engine, context: Context, passed: PassedThrough, knobs: Mapping[str, Scalar]
-) -> Context:
+def _as_loaded(kind: Engine, context: Context, passed: PassedThrough, knobs: Knobs) -> Context:
     """Return the context with the model as the passed options make the engine load it; raises
     `BadInput` if refused."""
     settings = Configuration(kind.name, knobs)
     parsed = kind.parse(passed.command(kind, settings, context), context.version)
     loaded = loading(kind, parsed, context, settings)
-    if (failure := loaded.failure) is not None:
+    if failure := loaded.failure:
         raise BadInput(f"{passed.option}: {failure.log_excerpt} {failure.message}")
     return loaded.context
 
@@ -405,7 +390,7 @@ def _recipe_forms(space: EngineSpace, library: Library) -> list[Configuration]:
     """Return each recipe as published, and without what the evidence cannot see and trade-offs of
     `UNASKED` that are not allowed."""
     unasked = _unasked(space)
-    forms: list[Configuration] = []
+    forms = []
     for read in _recipes(space, library).values():
         left_out = {*space.unread, *(one.knob for one in unasked(read))}
         kept = {name: value for name, value in read.knobs.items() if name not in left_out}
@@ -462,8 +447,8 @@ def _defaults(space: EngineSpace) -> Configuration:
     alone = space.effective({})
     if all(rule.kind is FailureKind.RULE for rule in broken_rules(space.card, alone, context)):
         return alone
-    parted = (space.effective({"replicas": n}) for n in range(2, gpus + 1) if gpus % n == 0)
-    return next((one for one in parted if not broken_rules(space.card, one, context)), alone)
+    several = (space.effective({"replicas": n}) for n in range(2, gpus + 1) if gpus % n == 0)
+    return next((one for one in several if not broken_rules(space.card, one, context)), alone)
 
 
 def _candidates(
@@ -475,10 +460,13 @@ def _candidates(
 ) -> CandidateSet:
     """List the baseline and all engines' configurations, with what is known of them."""
     items = {baseline.fingerprint: baseline}
+    defaults, starts = list[Configuration](), list[Configuration]()
     for space in spaces.values():
         for configuration in space.space.configurations:
             candidate = Candidate(configuration, space.context.version)
             items.setdefault(candidate.fingerprint, candidate)
+        defaults.append(space.effective({}))
+        starts += _starts(space, library)
     listed = tuple(items.values())
     given_up, promised = promises_kept(listed, spaces, plans)
     candidates = CandidateSet(
@@ -490,8 +478,6 @@ def _candidates(
         promised=promised,
         growth=Nearby(spec, library, spaces, plans, listed),
     )
-    defaults = [space.effective({}) for space in spaces.values()]
-    starts = [start for space in spaces.values() for start in _starts(space, library)]
     recipes = _named_recipes(spaces, library, candidates)
     # Only recipes have such settings where the others were enumerated without them.
     asked = recipes if spec.keeps_unread else range(len(listed))
@@ -518,9 +504,10 @@ def _check_commands(prepared: Prepared) -> None:
     baseline."""
     if prepared.backend.virtual:
         return
-    if prepared.spec.baseline is not None and prepared.baseline_command is not None:
+    baseline = prepared.spec.baseline
+    if baseline and prepared.baseline_command:
         try:
-            resolve_references(split_command(prepared.spec.baseline), os.environ)
+            resolve_references(split_command(baseline), os.environ)
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
     for candidate in prepared.first_of_each_engine():
@@ -541,10 +528,9 @@ def typed_candidate(
     The space of an engine that is not among `spaces` is added there.
     """
     backend = backend_of(spec)
-    if not anywhere:
-        reason = backend.why_unavailable(recognise(command.argv, library), spec)
-        if reason is not None:
-            raise BadInput(reason)
+    kind = recognise(command.argv, library)
+    if not anywhere and (reason := backend.why_unavailable(kind, spec)):
+        raise BadInput(reason)
     kind, version = engine_in_study(spec, library, command, spaces)
     context = context_of(spec, version, library).as_read(kind.card)
     parsed = kind.parse(command, version)
@@ -588,15 +574,13 @@ def too_heavy(
 
 def check_baseline(card: EngineCard, configuration: Configuration, loaded: Loading) -> None:
     """Raise `BadInput` for a baseline that its engine's card refuses."""
-    context, failure = loaded.context, loaded.failure
+    context = loaded.context
     where = f"{card.title} {context.version}"
-    if (reason := unsuited(card, context)) is not None:
+    if reason := unsuited(card, context):
         raise BadInput(f"{where} cannot serve it: {reason}")
-    for rule in broken_rules(card, configuration, context):
-        if rule.kind is not FailureKind.RULE:
-            failure = as_failure(rule)
-            break
-    if failure is not None:
+    rules = broken_rules(card, configuration, context)
+    refused = (as_failure(rule) for rule in rules if rule.kind is not FailureKind.RULE)
+    if failure := next(refused, loaded.failure):
         raise BadInput(
             f"{where} would refuse it ({failure.kind.value}): {failure.log_excerpt}; "
             f"{failure.message}"
@@ -611,49 +595,28 @@ def unknown_parts(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:
         for card in cards
         if card.architectures and not {*card.architectures} & {*model.architectures}
     ]
-    notes = [f"{model.id}: {model.untold}"] if model.untold else []
-    if model.unpredicted:
-        size = model.architecture.checkpoint_gb
-        memory = f"its {size:,.0f} GB of weights alone say what cannot start"
-        if not size:
-            memory = "nothing is left out for memory, as no file tells the size of its weights"
-        notes.append(
-            f"nothing of {model.id} is predicted: {model.unpredicted}; the search begins with a guess "
-            f"at a plain decoder of its figures, and {memory}"
-        )
-    if model.architectures and lacking:
-        name, engines = ", ".join(model.architectures), ", ".join(lacking)
-        notes.append(f"{name}: {engines} may not support the architecture of {model.id}")
-    return notes
+    return sentences(__file__, "unknown_parts", model=model, lacking=lacking)
 
 
 def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
     """Raise `BadInput` for a number of GPUs that no layout of any engine uses, with the possible
     sizes."""
-    numbers: set[int] = set()
+    numbers = set()
     for card in cards:
         scope = spec.context(card.newest).scope({"replicas": 1})
-        sizes = [
-            search_values(card.knobs[name], scope, card.newest)
-            for name in RANKS
-            if name in card.knobs
-        ]
-        numbers |= {
-            math.prod([size for size in layout if isinstance(size, int)])
-            for layout in product(*sizes)
-        }
+        ranks = [card.knobs[name] for name in RANKS if name in card.knobs]
+        for layout in product(*(search_values(knob, scope, card.newest) for knob in ranks)):
+            numbers.add(math.prod(size for size in layout if isinstance(size, int)))
     if spec.gpus not in numbers and not spec.pins.keys() & set(RANKS):
-        fitting = ", ".join(
-            str(number) for number in sorted(numbers) if number <= spec.hardware.gpus
-        )
+        fitting = ", ".join(str(n) for n in sorted(numbers) if n <= spec.hardware.gpus)
         raise BadInput(f"--gpus {spec.gpus}: no layout has {spec.gpus} GPUs; use one of {fitting}")
 
 
-def unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
+def unpinnable(card: EngineCard, pins: Knobs) -> str | None:
     """Explain why an engine cannot take a pin; None if it takes all pins of its knobs."""
     for name, value in pins.items():
         knob = card.knobs.get(name)
-        if knob is not None and value != AUTO and (reason := knob.refuses(value)):
+        if knob and value != AUTO and (reason := knob.refuses(value)):
             return f"it cannot take {name}={value} ({reason})"
     return None
 
@@ -665,7 +628,7 @@ def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
         # A replayed table may have engines without a card.
         return []
     baseline = prepared.candidates.baseline_candidate.configuration
-    typed = prepared.baseline_command is not None and trial.configuration == baseline
+    typed = prepared.baseline_command and trial.configuration == baseline
     pinned = [] if typed else _overridden(space, space.pins, trial.configuration)
     try:
         parsed = space.engine.parse(trial.command, trial.engine_version)
@@ -678,8 +641,7 @@ def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
     if typed:
         defaults = space.engine.default_knobs(space.context)
         settings = {n: value for n, value in read.knobs.items() if value != defaults[n]}
-        effective_one = effective(space.card, read, space.context)
-        without_effect += _overridden(space, settings, effective_one)
+        without_effect += _overridden(space, settings, effective(space.card, read, space.context))
     return without_effect + pinned
 
 
@@ -689,18 +651,17 @@ def _flags_without_effect(
     # Leave what a replayed row does not set to the engine; it may have columns that are no knobs.
     known = {name: value for name, value in trial.configuration.knobs.items() if value is not None}
     scope = space.context.scope({**read.knobs, **known})
-    for option in space.card.no_effect:
-        if option.holds(scope, trial.engine_version):
-            for flag in option.flags:
-                name = name_of(flag)
-                if name in parsed.given:
-                    value = parsed.args[name]
-                    shown = value if isinstance(value, Scalar) else str(value)
-                    yield NoEffect(knob=flag, values=[shown], reason=option.reason)
+    for option in holding(space.card.no_effect, scope, trial.engine_version):
+        for flag in option.flags:
+            name = name_of(flag)
+            if name in parsed.given:
+                value = parsed.args[name]
+                shown = value if isinstance(value, Scalar) else str(value)
+                yield NoEffect(knob=flag, values=[shown], reason=option.reason)
 
 
 def _overridden(
-    space: EngineSpace, settings: Mapping[str, Scalar], configuration: Configuration
+    space: EngineSpace, settings: Knobs, configuration: Configuration
 ) -> list[NoEffect]:
     """Return the settings that have another value in an effective configuration."""
     return [
@@ -731,12 +692,15 @@ def missing_weights(prepared: Prepared) -> str:
     if not backend.on_gpus:
         return ""
     first = [prepared.candidates.baseline_candidate, *prepared.first_of_each_engine()]
-    for candidate in first:
-        kind = prepared.spaces[candidate.configuration.engine].engine
-        command, version = prepared.command_of(candidate), candidate.engine_version
-        installed, contained = spec.installed.values(), backend.contained
-        if problem := weights_problem(
-            command, kind, version, spec.model, installed, contained=contained
-        ):
-            return problem
-    return ""
+    problems = (
+        weights_problem(
+            prepared.command_of(one),
+            prepared.spaces[one.configuration.engine].engine,
+            one.engine_version,
+            spec.model,
+            spec.installed.values(),
+            contained=backend.contained,
+        )
+        for one in first
+    )
+    return next(filter(None, problems), "")

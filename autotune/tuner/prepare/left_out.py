@@ -1,10 +1,9 @@
 """Leave out configurations that a study does not launch: refused, contradicted, with a trade-off that
 nobody allowed, or with drafts that random tokens cannot judge."""
 
-from autotune.engines import Configuration, EngineSpace, Library
-from autotune.engines.engine import RULE, accepted
-from autotune.engines.promises import UNASKED, admitted, promises_of
-from autotune.engines.space import CONTRADICTS
+from autotune.engines import CONTRADICTS, RULE, Configuration, EngineSpace, Library, admitted
+from autotune.engines.engine import accepted
+from autotune.engines.promises import UNASKED, promises_of
 
 from ..backends import backend_of
 from ..study.spec import StudySpec

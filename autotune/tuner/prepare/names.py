@@ -20,11 +20,11 @@ from itertools import zip_longest
 from pathlib import Path
 
 from autotune.base import BadInput, UnknownName, frozen, write_atomically
-from autotune.engines import Command, Engine, Library, ModelCard, recognise
+from autotune.engines import Command, Engine, Library, ModelCard, name_of, recognise
 from autotune.engines import engine as load
 from autotune.engines.config_json import CONFIG, INDEX, model_from_file
 from autotune.engines.installed import cache_folder
-from autotune.engines.schema import Knob, name_of
+from autotune.engines.schema import Knob
 from autotune.servers.weights import MODEL_ID, hub_folder, snapshots
 
 
@@ -88,7 +88,7 @@ def _meant(name: str, aliases: Sequence[_Alias]) -> list[_Alias]:
 def _aliases(engine: Engine) -> Iterator[_Alias]:
     """Return the names of an engine's options that set a knob, in all spellings of its newest
     version's parser."""
-    spelled: dict[str, set[str]] = {}
+    spelled = {}
     for option in engine.table(engine.version()).options:
         spellings = {*option.names, *map(_plain, option.flags)}
         spelled.update(dict.fromkeys(spellings, spellings))
@@ -115,8 +115,7 @@ def _options_of(name: str, knob: Knob) -> Iterator[tuple[str, int]]:
         for variable in addition.env:
             yield variable, 2
     for reading in knob.read:
-        options = re.findall(r"\bargs\.(\w+)", reading.value)
-        for option in options:
+        for option in re.findall(r"\bargs\.(\w+)", reading.value):
             yield option, 0 if reading.value == f"args.{option}" else 3
 
 
@@ -202,7 +201,7 @@ def _fetch(model_id: str, folder: Path, names: Sequence[str] = _FILES) -> str:
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return "it is not in the local cache, and HF_HUB_OFFLINE is set"
     files: dict[str, bytes] = {}
-    problems: list[str] = []
+    problems = []
     # Ask in a thread: the lookup of a name may block for longer than any timeout of the client.
     asking = threading.Thread(
         target=lambda: problems.append(_ask(endpoint, model_id, names, files)), daemon=True

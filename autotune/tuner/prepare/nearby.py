@@ -14,11 +14,12 @@ from autotune.engines import (
     CandidateSet,
     Configuration,
     EngineSpace,
+    Enumeration,
     Library,
     Scalar,
+    broken_rules,
+    default_of,
 )
-from autotune.engines.context import broken_rules, default_of
-from autotune.engines.enumeration import Enumeration
 from autotune.node.unread import with_unread_settings
 
 from ..study.spec import StudySpec

@@ -7,23 +7,23 @@ from dataclasses import replace
 
 from autotune.base import BadInput, frozen, silent
 from autotune.engines import (
+    RANKS,
     Command,
-    Configuration,
     Context,
     Engine,
     EngineCard,
     EngineSpace,
+    Kept,
     Library,
-    Scalar,
+    enumerate_engine,
     recognise,
+    settings_in_front,
     split_command,
 )
-from autotune.engines.command import RANKS, Knobs
-from autotune.engines.enumeration import enumerate_engine
+from autotune.engines.command import Knobs
 from autotune.engines.expression import names
 from autotune.engines.installed import engine_of
 from autotune.engines.kept import (
-    Kept,
     OwnOption,
     counterparts_in,
     given_options,
@@ -35,7 +35,6 @@ from autotune.engines.kept import (
     with_engine_args,
     without_dropped,
 )
-from autotune.engines.registry import settings_in_front
 from autotune.engines.space import given_paths, knobs_set
 from autotune.servers.command import refuse_secrets
 
@@ -154,10 +153,8 @@ def engine_in_study(
     """Return the engine of a command, that of its space if there is one, and its version in the
     study."""
     named = recognise(command.argv, library).name
-    if named in spaces:
-        kind = spaces[named].engine
-    else:
-        kind = engine_of(named, spec.installed, library, silent)
+    here = spaces.get(named)
+    kind = here.engine if here else engine_of(named, spec.installed, library, silent)
     version = next((one.version for one in spec.engines if one.name == named), None)
     return kind, version or backend_of(spec).version_of(kind, spec)
 
@@ -178,31 +175,29 @@ def with_own_knobs(
         if len({one.knobs[name] for one in free}) > 1
         if any(len(case.values) > 1 for case in knobs[name].search)
     }
-    if searched & set(RANKS):  # They are one choice together.
-        searched |= own.keys() & set(RANKS)
+    if searched & {*RANKS}:  # They are one choice together.
+        searched |= own.keys() & {*RANKS}
     for name in searched:
         search = [
-            case.with_fields(values=list(dict.fromkeys([*case.values, own[name]])))
+            case.with_fields(values=[*dict.fromkeys([*case.values, own[name]])])
             for case in knobs[name].search
         ]
         knobs[name] = knobs[name].with_fields(search=search)
     card = card.with_fields(knobs=knobs)
     held = {name: value for name, value in own.items() if name not in searched}
     found = enumerate_engine(card, context, {**fixed, **held})
-    text = ", ".join(f"{name}={value}" for name, value in held.items())
-    kept = "kept from --baseline, as not searched (--set NAME=auto: the engine's own)"
-    notes = [f"{kept}: {text}"] if held else []
-    if lost := set(map(_layout, free)) - set(map(_layout, found.configurations)):
+    notes = []
+    if text := ", ".join(f"{name}={value}" for name, value in held.items()):
+        notes.append(
+            f"kept from --baseline, as not searched (--set NAME=auto: the engine's own): {text}"
+        )
+    if lost := {one.layout for one in free} - {one.layout for one in found.configurations}:
         removing = [rule for rule in card.rules if found.removed.get(rule.name)]
         rules = [rule for rule in removing if names(rule.forbid) & held.keys()]
         refused = held.keys() & names(*(rule.forbid for rule in rules)) or held.keys()
         others = {name: value for name, value in held.items() if name not in refused}
         more = enumerate_engine(card, context, {**fixed, **others}).configurations
-        found.configurations += [one for one in more if _layout(one) in lost]
+        found.configurations += [one for one in more if one.layout in lost]
         why, what = ", ".join(rule.name for rule in rules), ", ".join(sorted(refused))
         notes.append(f"{what} of --baseline left out of {len(lost)} layouts that refuse it: {why}")
     return replace(space, space=found, own=own, held={**space.held, **held}), notes
-
-
-def _layout(one: Configuration) -> tuple[Scalar, ...]:
-    return tuple(one.knobs.get(name) for name in (*RANKS, "expert_parallel"))

@@ -10,14 +10,16 @@ from autotune.engines import (
     Context,
     EngineCard,
     EngineSpace,
+    GivenUp,
+    Knobs,
     Library,
     ModelCard,
-    Scalar,
+    admitted,
+    weight_bytes_per_gpu,
 )
-from autotune.engines.cards import weight_bytes_per_gpu
 from autotune.engines.command import gpus_of_a_server
 from autotune.engines.expression import evaluate
-from autotune.engines.promises import GivenUp, Promised, admitted, given_up_by, promises_of
+from autotune.engines.promises import Promised, given_up_by, promises_of
 from autotune.node.calibration import ServerSetup, calibration_of, coefficients_of
 from autotune.node.coefficients import Coefficients
 from autotune.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
@@ -66,17 +68,17 @@ class MemoryPlans:
     def weights_of(self, configuration: Configuration, context: Context) -> float:
         """Return the bytes of weights on a GPU: planned, else its files' even share, if known; 0 on
         a CPU."""
-        if (plan := self.plan_of(configuration, context.version)) is not None:
+        if plan := self.plan_of(configuration, context.version):
             return plan.weights
         files = context.model.architecture.checkpoint_gb * (context.hardware.vendor != "cpu")
         return files * 1e9 / gpus_of_a_server(configuration, context.gpus)
 
-    def _setup(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> ServerSetup:
+    def _setup(self, knobs: Knobs, engine: str, version: str) -> ServerSetup:
         spec = self._spec
         node = self._models.get(engine, spec.model), spec.hardware, spec.gpus
         return ServerSetup(engine, version, knobs, *node, self._calibration)
 
-    def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
+    def _compute(self, knobs: Knobs, engine: str, version: str) -> Coefficients:
         if self._spec.hardware.vendor == "cpu":
             raise BadInput("the memory of servers on a CPU is unknown")
         return coefficients_of(self._setup(knobs, engine, version))
@@ -98,7 +100,7 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     least = 0.5 if simulated else TOO_CLOSE
     kept = [row for row in planned if not floor or row[1] is None or row[1].holds(floor) >= least]
     if planned and not kept:
-        longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
+        longest = max(plan.capacity_tokens for _, plan in planned if plan)
         return f"no KV cache holds the {floor} tokens of --min-context; the largest holds {longest}"
     default = space.effective({})
     may_start = [
@@ -118,7 +120,7 @@ def _may_start(
 ) -> bool:
     """Return whether a server may start; on a real node its share of a GPU may hold the weights:
     planned, less `HOPELESS`; at least evenly."""
-    if plan is not None and simulated:
+    if plan and simulated:
         return plan.fit_probability >= SURE_TO_START
     if plan is None and not weights:
         return True

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from autotune.base import BadInput, MalformedFile, StringDict
+from autotune.base import BadInput, MalformedFile, StringDict, by_key
 from autotune.engines import (
     Command,
     Configuration,
@@ -21,11 +21,12 @@ from autotune.engines import (
     FailureKind,
     HardwareCard,
     Library,
+    broken_rules,
     command_of,
+    effective,
     engine,
 )
 from autotune.engines.command import on_all_gpus
-from autotune.engines.context import broken_rules, effective
 from autotune.engines.expression import evaluate, fill, fill_value, names
 from autotune.engines.installed import find, named_binaries
 from autotune.engines.library import line_of, load
@@ -76,7 +77,7 @@ def read_recipe(kind: Engine, recipe: Recipe, context: Context) -> Configuration
 def known_recipes(kind: Engine, context: Context) -> dict[str, Configuration]:
     """Return the applicable recipes, name to configuration, that the engine's parser and the rules
     accept."""
-    known: dict[str, Configuration] = {}
+    known = {}
     for recipe in recipes_of(kind.card, context):
         with suppress(BadInput):
             read = read_recipe(kind, recipe, context)
@@ -113,9 +114,8 @@ def with_recipe(
             )
             baseline = replace(command, files={}).shell()
             return replace(options, baseline=baseline), kind.name, dict(command.files), [note]
-    nodes: dict[str, dict[str, None]] = {}
-    for _, _, there in _everywhere(kinds, library):
-        nodes.setdefault(there.model.id, {})[there.hardware.name] = None
+    found = ((one.model.id, one.hardware.name) for _, _, one in _everywhere(kinds, library))
+    nodes = by_key(dict.fromkeys(found))
     known = "; ".join(f"{model} on {', '.join(names)}" for model, names in nodes.items())
     raise BadInput(
         f"--baseline {options.baseline}: no recipe of {', '.join(kind.name for kind in kinds)} is "

@@ -5,9 +5,16 @@ from contextlib import suppress
 from dataclasses import replace
 
 from autotune.base import BadInput, JsonObject, StringDict, redact
-from autotune.engines import Command, Configuration, Context, Engine, Library, engine
-from autotune.engines.command import flag_of
-from autotune.engines.entry import is_version
+from autotune.engines import (
+    Command,
+    Configuration,
+    Context,
+    Engine,
+    Library,
+    engine,
+    flag_of,
+    is_version,
+)
 from autotune.engines.report_back import parse_reported
 from autotune.servers.command import read_secret
 

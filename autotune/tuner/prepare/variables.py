@@ -13,11 +13,17 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from autotune.base import BadInput, Environment, StringDict, StringMap
-from autotune.engines import Command, Context, Engine, EngineCard, Library, engine
+from autotune.engines import (
+    Command,
+    Engine,
+    EngineCard,
+    Library,
+    engine,
+    server_environment,
+    settings_in_front,
+)
 from autotune.engines.environment import among, differences, shown, stored
-from autotune.engines.library import server_environment
 from autotune.engines.options import readings
-from autotune.engines.registry import settings_in_front
 from autotune.servers.command import refuse_secrets
 from autotune.servers.visible import VISIBLE
 
@@ -25,16 +31,14 @@ from ..backends import Backend
 from ..study.options import RunOptions
 from ..study.spec import StudySpec
 
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-
 
 def typed_variables(texts: Sequence[str], shell: Environment) -> StringDict:
     """Read ``--env NAME=VALUE`` and ``--env NAME``; raises `BadInput` with what would be right."""
-    typed: StringDict = {}
+    typed = {}
     for text in texts:
         name, equals, value = text.partition("=")
         option = f"--env {text}"
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise BadInput(
                 f"--env {text!r}: write NAME=VALUE, or NAME for the value that the shell has"
             )
@@ -43,7 +47,7 @@ def typed_variables(texts: Sequence[str], shell: Environment) -> StringDict:
                 f"{option}: each launch chooses among the GPUs that are visible; set it in front of "
                 "autotune"
             )
-        if (entry := among(name, server_environment().dropped)) is not None:
+        if entry := among(name, server_environment().dropped):
             raise BadInput(f"{option}: {entry.reason}; leave it out")
         if equals:
             refuse_secrets((), {name: value}, option)
@@ -130,7 +134,10 @@ def with_inherited(
     passed = dict(spec.engine_args)
     for name, version in versions.items():
         kind = engine(name, library)
-        ours = _set_by_candidates(kind, spec.context(version))
+        # Every candidate sets these; a typed baseline does not.
+        context = spec.context(version)
+        always = kind.always(context.scope(kind.default_knobs(context)), context)
+        ours = {variable for one in always for variable in one.env}
         if spec.baseline is not None:
             notes += [
                 f"{n}={new[n]} of this shell reaches the baseline alone, as candidates of "
@@ -157,9 +164,3 @@ def _decided(kind: Engine, version: str, variables: Iterable[str]) -> StringDict
     """Map those of some variables that an engine's knob is read from to the knob."""
     read = {path: knob for knob, paths in readings(kind, version).items() for path in paths}
     return {name: read[f"env.{name}"] for name in sorted(variables) if f"env.{name}" in read}
-
-
-def _set_by_candidates(kind: Engine, context: Context) -> set[str]:
-    """Return the variables that every candidate of an engine sets; a typed baseline does not."""
-    scope = context.scope(kind.default_knobs(context))
-    return {name for one in kind.always(scope, context) for name in one.env}

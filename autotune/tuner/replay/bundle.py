@@ -14,16 +14,22 @@ import zlib
 from collections.abc import Mapping
 from io import BytesIO
 from itertools import accumulate
-from operator import attrgetter
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
 
-from autotune.base import BadInput, Json, JsonObject, MalformedFile, frozen
-from autotune.engines import Candidate, CandidateSet, Configuration, Entry, Library, Scalar
-from autotune.engines.entry import is_version
-from autotune.engines.promises import GivenUp
+from autotune.base import BadInput, Json, JsonObject, MalformedFile, by_key, frozen
+from autotune.engines import (
+    Candidate,
+    CandidateSet,
+    Configuration,
+    Entry,
+    GivenUp,
+    Library,
+    Scalar,
+    is_version,
+)
 
 from ..study.recommendation import Exclusion, Recommendation
 from ..study.results import RESULTS, parse_rows
@@ -79,18 +85,15 @@ class KnownCandidates(Entry):
 
     def as_set(self, library: Library) -> CandidateSet:
         """Return the candidates of a replayed study."""
-        items = [
-            Candidate(Configuration(one.engine, one.config), one.engine_version)
-            for one in self.items
-        ]
+        items = self.items
         return CandidateSet(
-            items,
+            [Candidate(Configuration(c.engine, c.config), c.engine_version) for c in items],
             self.baseline,
-            tuple(i for i, one in enumerate(self.items) if one.default),
+            tuple(i for i, one in enumerate(items) if one.default),
             monotone_memory=library.monotone_memory,
-            given_up={i: one.gives_up for i, one in enumerate(self.items) if one.gives_up},
+            given_up={i: one.gives_up for i, one in enumerate(items) if one.gives_up},
             as_they_are=self.as_they_are,
-            unseen=frozenset(i for i, one in enumerate(self.items) if one.unseen),
+            unseen=frozenset(i for i, one in enumerate(items) if one.unseen),
         )
 
 
@@ -123,10 +126,12 @@ class Bundle:
         """Report in a sentence whether a replay agrees with the study."""
         if self.recommendation is None:
             return f"study {self.spec.study} had not ended when it was bundled"
-        now = outcome.recommended
         then = self.recommendation.recommended
-        identity = attrgetter("fingerprint", "argv", "env")
-        if (now and identity(now)) == (then and identity(then)):
+        now, before = (
+            (one.fingerprint, one.argv, one.env) if one else None
+            for one in (outcome.recommended, then)
+        )
+        if now == before:
             return f"the recommendation is the same as in study {self.spec.study}"
         command = then.command if then else "nothing feasible"
         return f"study {self.spec.study} recommended another command: {command}"
@@ -153,10 +158,11 @@ def read_bundle(path: Path, content: bytes) -> Bundle:
         AttributeError,
         RecursionError,
     ) as error:
-        made_by = f"autotune {manifest.get('autotune')} made it"
         problem = "; ".join(str(error).splitlines()[:2])
         raise MalformedFile(
-            path, f"not a bundle that this version reads ({made_by}): {problem}"
+            path,
+            f"not a bundle that this version reads (autotune {manifest.get('autotune')} made it): "
+            f"{problem}",
         ) from None
     _check(bundle)
     return bundle
@@ -185,11 +191,13 @@ def _check(bundle: Bundle) -> None:
 
 def check_measured(bundle: Bundle, spec: StudySpec) -> None:
     """Raise `BadInput` if no launch has a metric that a replay needs, for its workload."""
-    results = [launch.result for launch in bundle.launches if launch.result.failure is None]
-    measured: dict[str, set[str]] = {}
-    for result in results:
-        for workload, row in result.metrics.items():
-            measured.setdefault(workload, set()).update(row)
+    results = [launch.result for launch in bundle.launches if not launch.result.failure]
+    measured = by_key(
+        (workload, metric)
+        for result in results
+        for workload, row in result.metrics.items()
+        for metric in row
+    )
     asked = list(spec.asked_metrics.values())
     for number, workload in enumerate(spec.workloads if results else ()):
         if workload not in measured:
@@ -272,9 +280,10 @@ def _manifest(path: Path, members: Mapping[str, bytes]) -> Json:
             path, f"no bundle of a study: it has no {MANIFEST} of one. {_NO_TABLE}"
         ) from None
     if schema > SCHEMA:
-        made_by = f"autotune {manifest.get('autotune')}, schema {schema}"
         raise MalformedFile(
-            path, f"made by a newer version ({made_by}; this one reads {SCHEMA}): update autotune"
+            path,
+            f"made by a newer version (autotune {manifest.get('autotune')}, schema {schema}; this one "
+            f"reads {SCHEMA}): update autotune",
         )
     if not isinstance(manifest.get("members"), dict):
         raise MalformedFile(path, f"tampered with: {MANIFEST} lists no members")

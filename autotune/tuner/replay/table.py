@@ -11,15 +11,23 @@ import hashlib
 import math
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from autotune.base import BadInput, Evidence, MalformedFile, Strings, UnknownName, by_key, frozen
+from autotune.base import (
+    BadInput,
+    Evidence,
+    FloatMap,
+    MalformedFile,
+    Strings,
+    UnknownName,
+    by_key,
+    frozen,
+)
 from autotune.base.csv_table import csv_table
 from autotune.engines import Command, Configuration, Failure, FailureKind, Library, Scalar
 from autotune.engines.command import plain
@@ -50,13 +58,13 @@ _EXACT = 2.0**53
 _BOOLEANS = {"true": True, "false": False}
 _KINDS = {kind.value: kind for kind in FailureKind}
 _COMMON = (
-    (re.compile(r"out[ _-]of[ _-]memory|\boom\b", re.IGNORECASE), FailureKind.OUT_OF_MEMORY),
-    (re.compile(r"\btimed?[ _-]?out\b", re.IGNORECASE), FailureKind.TIMEOUT),
-    (re.compile(r"unsupported|not (?:yet )?supported", re.IGNORECASE), FailureKind.UNSUPPORTED),
+    (r"out[ _-]of[ _-]memory|\boom\b", FailureKind.OUT_OF_MEMORY),
+    (r"\btimed?[ _-]?out\b", FailureKind.TIMEOUT),
+    (r"unsupported|not (?:yet )?supported", FailureKind.UNSUPPORTED),
 )
 """Words with one meaning for all engines."""
 
-_RAN = frozenset({"false", "none", "no", "0", "nan", "null", "n/a", "-"})
+_RAN = "false none no 0 nan null n/a -"
 """Words that mean no failure; an empty cell means the same."""
 
 _EXCERPT_CHARACTERS = 500
@@ -86,7 +94,7 @@ class Row:
     engine_version: str
     failure: Failure | None
     metrics: Mapping[str, Metrics]
-    times_s: Mapping[str, float] = field(default_factory=dict)
+    times_s: FloatMap = {}
     command: Command | None = None
     evidence: Evidence | None = None
 
@@ -231,7 +239,7 @@ class TableReader:
 
     def failure(self, engine: str, text: str, line: int) -> Failure:
         """Parse the cell of a failed launch: a kind and an optional message, or words of a log."""
-        if text.lower() in _RAN:
+        if text.lower() in _RAN.split():
             raise self.refuse(f"failure is {text!r}; leave the cell empty if the launch ran", line)
         if (engine, text) in self._failures:
             return self._failures[engine, text]
@@ -240,11 +248,10 @@ class TableReader:
         if name in _KINDS:
             failure = Failure(_KINDS[name], message.strip() or f"The table only says {name}.")
         else:
-            kinds = (kind for pattern, kind in _COMMON if pattern.search(text))
+            kinds = (kind for words, kind in _COMMON if re.search(words, text, re.IGNORECASE))
             kind = next(kinds, FailureKind.CRASHED)
             patterns = self._patterns.get(engine, LogPatterns(()))
-            excerpt = text[:_EXCERPT_CHARACTERS]
-            failure = failure_in(text, patterns) or Failure(kind, text, excerpt)
+            failure = failure_in(text, patterns) or Failure(kind, text, text[:_EXCERPT_CHARACTERS])
         self._failures[engine, text] = failure
         return failure
 
@@ -272,15 +279,14 @@ class TableReader:
 
     def usable(self, rows: Sequence[Row]) -> tuple[list[Row], Strings]:
         """Return the rows that ran or failed by their configuration; with a note on the others."""
-        kept = [row for row in rows if row.failure is None or row.failure.blames_the_configuration]
+        kept = [row for row in rows if not row.failure or row.failure.blames_the_configuration]
         if not kept:
             raise self.refuse(
                 "no row has information about a configuration: no launch ran, or failed because of it"
             )
-        if len(kept) == len(rows):
-            return kept, ()
-        skipped = f"{len(rows) - len(kept)} rows are skipped"
-        return kept, (f"{skipped}: the machine failed, not the configuration",)
+        skipped = len(rows) - len(kept)
+        note = f"{skipped} rows are skipped: the machine failed, not the configuration"
+        return kept, (note,) if skipped else ()
 
 
 def read_csv(reader: TableReader, text: str) -> Table:
@@ -310,8 +316,9 @@ def read_csv(reader: TableReader, text: str) -> Table:
     for column in filter(is_metric, columns):
         workload, _, metric = column.rpartition(":")
         metrics.setdefault(workload, []).append(metric)
-        cells_of_rows = zip(lines, columns[column], failures, measured, strict=True)
-        for line, cell, failure, row in cells_of_rows:
+        for line, cell, failure, row in zip(
+            lines, columns[column], failures, measured, strict=True
+        ):
             # Skip an empty cell, which was not measured, and a failed row, which has no metrics.
             if cell and not failure:
                 row.setdefault(workload, {})[metric] = _figure(reader, column, cell, line)
@@ -393,42 +400,36 @@ def read_rows(reader: TableReader, text: str) -> Table:
             for r in rows
         ]
     kept, more = reader.usable(rows)
-    values: dict[str, set[Scalar]] = defaultdict(set)
-    metrics: dict[str, dict[str, None]] = defaultdict(dict)
-    for row in kept:
-        for knob, value in row.configuration.knobs.items():
-            values[knob].add(value)
-        for workload, measured in row.metrics.items():
-            metrics[workload].update(dict.fromkeys(filter(METRICS.__contains__, measured)))
-    reader.check_cardinality(values)
+    values = by_key(pair for row in kept for pair in row.configuration.knobs.items())
+    metrics = by_key(
+        (workload, name)
+        for row in kept
+        for workload, measured in row.metrics.items()
+        for name in measured
+        if name in METRICS
+    )
+    reader.check_cardinality({knob: set(used) for knob, used in values.items()})
     for knob, used in values.items():
         if not comparable(used):
             raise reader.refuse(f"{knob} is a number in some rows and true or false in others")
     workloads = chain.from_iterable(launch.trial.workloads for _, launch in counted)
-    known = {workload: list(names) for workload, names in metrics.items()}
-    return Table(
-        str(reader.path),
-        list(values),
-        kept,
-        known,
-        next(workloads, None),
-        (*notes, *more),
-        of_study=True,
-    )
+    known = {workload: list(dict.fromkeys(names)) for workload, names in metrics.items()}
+    first = next(workloads, None)
+    return Table(str(reader.path), list(values), kept, known, first, (*notes, *more), of_study=True)
 
 
 def _row(reader: TableReader, line: int, launch: Launch) -> Row:
     trial = launch.trial
     result = launch.result
-    knobs: dict[str, Scalar] = {}
+    knobs = {}
     for name, value in trial.configuration.knobs.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise reader.refuse(f"{name} is {value}, which is not a knob's value", line)
-        if not (value is None or isinstance(value, bool | int | float | str)):
+        if not isinstance(value, Scalar):
             raise reader.refuse(f"{name} is {value!r}, not a plain value", line)
         knobs[name] = as_integer(value) if isinstance(value, float) else value
     metrics = {}
-    for workload, measured in result.metrics.items() if result.failure is None else ():
+    for workload, measured in () if result.failure else result.metrics.items():
         metrics[workload] = {name: value for name, value in measured.items() if value is not None}
         for name, value in metrics[workload].items():
             if is_metric(name):
@@ -456,10 +457,9 @@ def read_table(path: Path, library: Library) -> Table:
     """Read the table in a study's rows, a bundle's, or a CSV; raises `BadInput`, `MalformedFile`
     with the line."""
     content = content_of(path)
+    reader = TableReader(path, library)
     if content.startswith(ZIP_BEGINNING):
-        return read_rows(
-            TableReader(path, library), unpack(path, content)[1].get(RESULTS, b"").decode()
-        )
+        return read_rows(reader, unpack(path, content)[1].get(RESULTS, b"").decode())
     if b"\0" in content or content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise MalformedFile(
             path, "is no text; a table is a CSV in UTF-8, or a study's results.jsonl"
@@ -475,7 +475,6 @@ def read_table(path: Path, library: Library) -> Table:
         raise MalformedFile(
             path, "the file is empty; a table has a header line and a line per launch"
         )
-    reader = TableReader(path, library)
     rows_follow = path.suffix == ".jsonl" or text.lstrip().startswith(("{", "["))
     if (rows_follow or text.startswith("Metric,")) and (tool := tool_of(text.lstrip())):
         raise MalformedFile(
@@ -489,7 +488,7 @@ def read_table(path: Path, library: Library) -> Table:
 def check_unchanged(path: Path, content: str, sha256: str | None) -> None:
     """Raise `BadInput` if a file's digest differs from that at the study's start; None: it starts
     now."""
-    if sha256 is not None and content != sha256:
+    if sha256 and content != sha256:
         raise BadInput(
             f"{path} has changed since the study began, so its figures cannot be mixed with the earlier ones: restore "
             "the file, or start a new study"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
-from autotune.base import by_key, frozen
+from autotune.base import FloatMap, by_key, frozen
 
 from ..trial import Role
 
@@ -47,7 +47,7 @@ class Entry:
     position: int
     score: float | None = None
     second: float | None = None
-    violations: Mapping[str, float] = {}
+    violations: FloatMap = {}
     broke: bool = False
     out_of_memory: bool = False
     may_pass: bool = False
@@ -92,6 +92,9 @@ class Entry:
             began_s=self.began_s,
             node=self.node,
         )
+
+
+Entries = Sequence[Entry]
 
 
 def by_position(entries: Iterable[Entry]) -> dict[int, list[Entry]]:

@@ -10,8 +10,6 @@ Only launched candidates with a report are joined. The result depends on the row
 their order, so a resumed study joins the same candidates as an undisturbed one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Sequence
 
 from autotune.base import StringDict, by_key
@@ -22,7 +20,7 @@ from ..trial import Launch
 
 def canonical_of(
     launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None
-) -> dict[str, str]:
+) -> StringDict:
     """Map a fingerprint to its canonical one if that differs; candidates are those that may be
     launched.
 
@@ -31,7 +29,7 @@ def canonical_of(
     """
     reports = StringDict()
     for launch in sorted(launches, key=lambda row: row.number):
-        if launch.result.resolved is not None:
+        if launch.result.resolved:
             reports.setdefault(launch.fingerprint, launch.result.resolved.fingerprint)
     canonical, first = StringDict(), StringDict()
     for asked, report in reports.items():
@@ -45,14 +43,14 @@ def canonical_of(
     return {name: end for name, end in canonical.items() if name != end}
 
 
-def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Resolution]:
+def differences(launches: Sequence[Launch], joined: StringDict) -> list[Resolution]:
     """Return each difference between asked and resolved settings once, in the order of its first
     launch; `joined` is from `canonical_of`."""
     canonical = {x.number: joined.get(x.fingerprint, x.fingerprint) for x in launches}
     rows = by_key(
         ((launch.engine, knob, note), (launch.number, resolved.differs[knob]))
         for launch in sorted(launches, key=lambda row: row.number)
-        if (resolved := launch.result.resolved) is not None
+        if (resolved := launch.result.resolved)
         for knob, note in resolved.notes.items()
     )
     found = []

@@ -12,8 +12,6 @@ The priors' predictions of a start are calibrated separately (`believed`): launc
 they were right, for starts and for failures, by engine and by reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 import numpy as np

@@ -13,8 +13,6 @@ the front counts too (Ishibuchi, Imada, Setoguchi and Nojima, How to Specify a R
 Hypervolume Calculation for Fair Performance Comparison, 2018).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -56,7 +54,14 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
     if alone is None or alone.improvement is None or not positions:
         return alone
     seed = (history.spec.seed, number)
-    one, two = _posteriors(kernels, history)
+    one = model_of(kernels, history)
+    measured, scores = zip(
+        *((e.position, e.second) for e in history if e.second is not None), strict=True
+    )
+    # The priors predict the first goal; for the second their weights may have either sign.
+    two = Posterior(kernels, measured, scores, True, history.spec.seed)
+    if history.pending:
+        two = two.condition_on_pending(ints(history.running))
     rows = shortlist(kernels, one, history, seed)
     chance = p_feasible(kernels, history, rows)
     found = []
@@ -69,17 +74,6 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
     most = max(found, key=lambda place: place[1])
     position, _ = found[turn] if found[turn][1] >= _WORTH_A_TURN * most[1] else most
     return Suggestion(position, most[1], alone.odds)
-
-
-def _posteriors(kernels: Kernels, history: History) -> tuple[Posterior, Posterior]:
-    """Return the posteriors of both goals. The priors predict the first goal; for the second their
-    weights may have either sign."""
-    rows = [(e.position, e.second) for e in history if e.second is not None]
-    positions, scores = zip(*rows, strict=True)
-    two = Posterior(kernels, positions, scores, True, history.spec.seed)
-    if history.pending:
-        two = two.condition_on_pending(ints(history.running))
-    return model_of(kernels, history), two
 
 
 def _improvements(

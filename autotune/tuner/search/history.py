@@ -21,16 +21,23 @@ from scipy.special import ndtri
 
 from autotune.base import Evidence, by_key
 from autotune.base.arrays import Bools
-from autotune.engines import Candidate, CandidateSet, Configuration, Failure, FailureKind
-from autotune.engines.failure import without_numbers
-from autotune.engines.promises import BY_LENGTH, UNASKED, GivenUp
+from autotune.engines import (
+    Candidate,
+    CandidateSet,
+    Configuration,
+    Failure,
+    FailureKind,
+    GivenUp,
+    without_numbers,
+)
+from autotune.engines.promises import BY_LENGTH, UNASKED
 
 from ..study import timeline
 from ..study.loads import PROMPTS
 from ..study.spec import StudySpec, is_alone, may_share_node
 from ..trial import AFTER_RUNNING, IN_A_ROW, SURE_TO_START, Launch, Role, Trial
 from . import equivalents, objective
-from .entry import Entry, by_position
+from .entry import Entries, Entry, by_position
 from .nodes import NodeOffset, NodeScore, additive_spread, contrast, node_offsets
 from .screen import Observations, Screening
 from .spread import LAUNCH_NOISE, Spread, mean, percent
@@ -395,10 +402,9 @@ class History:
 
     def node_scores(self, position: int, *roles: Role) -> list[NodeScore]:
         """Return the scores as `scores`, with the nodes."""
-        entries = self.at(position)
         return [
             (e.node, e.score)
-            for e in entries
+            for e in self.at(position)
             if e.score is not None and (not roles or e.role in roles)
         ]
 
@@ -418,7 +424,7 @@ class History:
         return self.node_scores(position, *self._deciding_roles(position))
 
     @cached_property
-    def unexplained(self) -> Mapping[int, Sequence[Entry]]:
+    def unexplained(self) -> Mapping[int, Entries]:
         """Return the candidates without any result and with an unexplained failure, with their
         launches."""
         return {
@@ -434,7 +440,7 @@ class History:
         return sorted(e.number for rows in self.unexplained.values() for e in rows if e.unexplained)
 
     @property
-    def latest_crashes(self) -> Sequence[Entry]:
+    def latest_crashes(self) -> Entries:
         """Return the latest launch of the study, and of each node, if it ends a run of equal
         crashes (`_equal_crashes`)."""
         done = [e for e in self.entries if not e.pending]
@@ -442,7 +448,7 @@ class History:
         return [run[-1] for run in _equal_crashes(done) if run[-1] in latest]
 
     @property
-    def retryable(self) -> Sequence[Entry]:
+    def retryable(self) -> Entries:
         """Return the latest launches of `unexplained` candidates that may be retried.
 
         A second retry needs a raised budget: the cause may have been repaired since.
@@ -472,9 +478,13 @@ class History:
         chosen = self.evidence(position, *roles)
         return bool(chosen) and self.within_limits(chosen)
 
-    def within_limits(self, entries: Sequence[Entry]) -> bool:
-        """Return whether launches meet every SLO on average."""
-        return all(_mean_violation(entries, str(slo)) <= 0 for slo in self.spec.slos)
+    def within_limits(self, entries: Entries) -> bool:
+        """Return whether launches meet every SLO on average; without its metric none is met."""
+        for slo in map(str, self.spec.slos):
+            excess = [e.violations[slo] for e in entries if slo in e.violations]
+            if not excess or mean(excess) > 0:
+                return False
+        return True
 
     def feasible(self, position: int, *roles: Role) -> bool:
         """Return whether it was measured, never failed, may be recommended, and is within every
@@ -488,12 +498,11 @@ class History:
         than predicted."""
         longest = {e.position: e.longest for e in self.entries if e.longest is not None}
         candidates = self.candidates
-        found = dict[int, tuple[GivenUp, ...]]()
+        found = {}
         baseline = longest.pop(self.baseline, 0)
         for position, tokens in longest.items() if baseline else ():
             predicted = candidates.given_up.get(position, ())
-            promised = candidates.promised
-            broken = promised.broken_by(self.configuration(position), tokens, baseline)
+            broken = candidates.promised.broken_by(self.configuration(position), tokens, baseline)
             rows = (*(row for row in predicted if row.knob not in BY_LENGTH), *broken)
             if rows != predicted:
                 found[position] = rows
@@ -533,7 +542,7 @@ class History:
         return self.reported_trade_offs.get(position, self.candidates.given_up.get(position, ()))
 
 
-def one_at_a_time(control: Sequence[Entry]) -> str:
+def one_at_a_time(control: Entries) -> str:
     """Return why launches may not run side by side, by the baseline's first launch on each place;
     empty if they may."""
     together = [run for run in control if may_share_node(run.node)]
@@ -604,7 +613,7 @@ def _entry_of(
         unexplained=problem is not None and problem.unexplained,
         external=problem is not None and problem.may_be_external,
         retry=trial.retry is not None,
-        cause=_cause(failure) if failure is not None else "",
+        cause=_cause(failure) if failure else "",
         too_slow=scores.too_slow,
         seconds=result.seconds,
         start_s=result.times_s.get("launch", 0.0) + result.times_s.get("ready", 0.0),
@@ -620,7 +629,7 @@ def _entry_of(
     )
 
 
-def _equal_crashes(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+def _equal_crashes(entries: Entries) -> list[Entries]:
     """Return the runs of consecutive launches, of the study or of a node, with one unexplained
     cause of failure: `IN_A_ROW`, or `AFTER_RUNNING` of configurations that ran before."""
     rows = [entries, *by_key((e.node, e) for e in entries).values()]
@@ -643,7 +652,7 @@ def _equal_crashes(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
     ]
 
 
-def _without_crashes_of_nodes(entries: Sequence[Entry]) -> list[Entry]:
+def _without_crashes_of_nodes(entries: Entries) -> list[Entry]:
     """Drop the results of a run of equal crashes if one of their configurations ran in another
     launch: the node failed, not they."""
     ran = {e.position for e in entries if e.measured}
@@ -652,14 +661,14 @@ def _without_crashes_of_nodes(entries: Sequence[Entry]) -> list[Entry]:
     return [e.without_result() if e.number in dropped else e for e in entries]
 
 
-def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
+def _without_crashes(entries: Entries, baseline: int) -> list[Entry]:
     """Drop one crash of a configuration that ran in another launch: servers also crash by chance.
 
     Drop up to two crashes of the baseline, which every comparison needs, and up to two whose cause
     may be external. A single crash of the latter kind is dropped even if no other launch ran: the
     configuration is launched again before the crash counts.
     """
-    chance = set[int]()
+    chance = set()
     for position in {e.position for e in entries if e.may_pass}:
         mine = [e for e in entries if e.position == position]
         broke = [e for e in mine if e.broke]
@@ -675,10 +684,3 @@ def _cause(failure: Failure) -> str:
     if failure.kind is FailureKind.OUT_OF_MEMORY:
         return failure.kind.value
     return f"{failure.kind.value}: {failure.log_excerpt or failure.message}"
-
-
-def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
-    """Return the mean excess of launches over a limit; infinite for a missing metric, as nothing
-    shows that the limit is met."""
-    values = [e.violations[slo] for e in entries if slo in e.violations]
-    return mean(values) if values else math.inf

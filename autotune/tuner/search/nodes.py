@@ -10,11 +10,9 @@ configuration (`additive_spread`). Both are least squares with a constant for ea
 successive looks have the joint distribution that `sequential_test` assumes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from statistics import median, median_high
+from statistics import fmean, median, median_high
 
 import numpy as np
 
@@ -98,8 +96,8 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
         return mean([s for _, s in mine]) - mean([s for _, s in theirs]), 0.0
     if len(parts) == 1:
         return parts[0]
-    information = math.fsum(weight for _, weight in parts)
-    return math.fsum(difference * weight for difference, weight in parts) / information, information
+    differences, weights = zip(*parts, strict=True)
+    return fmean(differences, weights), math.fsum(weights)
 
 
 def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str]) -> float:

@@ -5,12 +5,9 @@ with values v and weights w its score is ``sum(w ln v) / sum(w)``. Its gain is t
 geometric mean of the gains, so a workload does not count for more because its figures are larger.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
 
-from autotune.base import frozen
+from autotune.base import FloatDict, FloatMap, Strings, frozen
 from autotune.load.metrics.table import (
     GOODPUT,
     METRICS,
@@ -30,7 +27,7 @@ def maximises(metric: str) -> bool:
     return METRICS[check_metric(metric)].maximise
 
 
-def weights(spec: StudySpec) -> dict[str, float]:
+def weights(spec: StudySpec) -> FloatDict:
     """Return each workload's share of the objective, in the study's order; shares add up to 1."""
     weighted = {name: spec.weights[name] for name in spec.workloads if name in spec.weights} or {
         spec.workloads[0]: 1.0
@@ -51,7 +48,7 @@ def on_workloads(spec: StudySpec) -> str:
     )
 
 
-def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
+def workloads_of(spec: StudySpec, role: Role) -> Strings:
     """Return the workloads of a launch: in the search those of goals and limits, else all."""
     if role in (Role.BASELINE, Role.FINAL):
         return spec.workloads
@@ -77,7 +74,7 @@ class Scores:
     second_value: float | None
     score: float | None
     second: float | None
-    violations: Mapping[str, float]
+    violations: FloatMap
     too_slow: bool
     step: float
 

@@ -5,12 +5,10 @@ is opened. Only the launches that were running are read from an earlier journal,
 has them.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
@@ -36,7 +34,7 @@ class _Backend(BaseJournalBackend):
     the first `save`."""
 
     path: Path
-    lines: list[str] = field(default_factory=list)
+    lines: list[str]
     saved: bool = False
 
     def read_logs(self, log_number_from: int) -> Iterator[Json]:
@@ -64,8 +62,7 @@ def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         if not all(isinstance(json.loads(line), dict) for line in lines):
             return {}
-        storage = JournalStorage(_Backend(path, lines))
-        study = optuna.load_study(study_name=None, storage=storage)
+        study = optuna.load_study(study_name=None, storage=JournalStorage(_Backend(path, lines)))
         trials = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     except (ValueError, KeyError, AssertionError):
         return {}
@@ -96,7 +93,7 @@ class Journal:
         self._spec = spec
         self._command_of = command_of
         self._encoding = encoding
-        self._backend = _Backend(path)
+        self._backend = _Backend(path, [])
         storage = JournalStorage(self._backend)
         self._study = optuna.create_study(
             study_name=spec.study,

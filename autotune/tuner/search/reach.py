@@ -8,8 +8,6 @@ right, and its level is wrong by a factor that the launches show. Every predicti
 the most favourable of these factors, and must still be far beyond a limit.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`CandidateSampler`: suggest candidates, each once, by our Gaussian process or Optuna's samplers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,7 +10,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autotune.base import BadInput
+from autotune.base import BadInput, FloatDict, FloatMap, frozen
 from autotune.engines import Scalar
 
 from .acquisition import Suggestion, suggest
@@ -32,35 +30,35 @@ _OPTUNA: Mapping[str, Callable[..., BaseSampler]] = {
 }
 
 
+@frozen
 class CandidateSampler:
     """Suggest enumerated candidates: by our Gaussian process, or the nearest one to the suggestion
     of an Optuna sampler.
 
-    Args:
+    Attributes:
         kernels: the candidates, and the priors on them.
         name: one of `autotune.tuner.search.SAMPLERS`.
         seed: with the number of launches it fixes every choice of Optuna's samplers.
     """
 
-    def __init__(self, kernels: Kernels, name: str = "gp", seed: int = 0) -> None:
-        self._kernels = kernels
-        self._name = name
-        self._seed = seed
+    kernels: Kernels
+    name: str = "gp"
+    seed: int = 0
 
     def suggest(self, history: History) -> Suggestion | None:
         """Return the next candidate, a pure function of the history; None if none remains."""
         if history.exhausted:
             return None
-        if self._name == "gp":
+        if self.name == "gp":
             criterion = suggest if len(history.spec.goals) == 1 else suggest_front
-            return criterion(self._kernels, history.adjusted(), len(history))
-        encoding = self._kernels.encoding
+            return criterion(self.kernels, history.adjusted(), len(history))
+        encoding = self.kernels.encoding
         # Give every trial the same space: a knob that is not set has the value None.
         space: dict[str, BaseDistribution] = {
             n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names
         }
-        seed = int(np.random.default_rng([self._seed, len(history)]).integers(2**31))
-        study = optuna.create_study(direction="maximize", sampler=_OPTUNA[self._name](seed=seed))
+        seed = int(np.random.default_rng([self.seed, len(history)]).integers(2**31))
+        study = optuna.create_study(direction="maximize", sampler=_OPTUNA[self.name](seed=seed))
         scored = [entry for entry in history if entry.measured]
         worst = min(scored, key=lambda entry: entry.score or 0.0, default=None)
         for entry in history:
@@ -91,8 +89,8 @@ def _trial(
 
 
 def outcome_for_optuna(
-    broke: bool, measured: bool, violations: Mapping[str, float]
-) -> tuple[TrialState, dict[str, float]]:
+    broke: bool, measured: bool, violations: FloatMap
+) -> tuple[TrialState, FloatDict]:
     """Return a finished launch's state and constraints in Optuna.
 
     A configuration that failed is PRUNED with a violated constraint, as Optuna's samplers learn

@@ -11,8 +11,6 @@ launches, a screened candidate is checked with real weights: one of each layout,
 Screening ends for good if layouts differ too much for a ranking, or if the starts save too little.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +22,10 @@ import numpy as np
 
 from autotune.base import frozen
 from autotune.base.arrays import Floats, floats
-from autotune.engines import Candidate, CandidateSet, Configuration, Scalar
-from autotune.engines.command import RANKS
+from autotune.engines import Candidate, CandidateSet, Scalar
 
 from ..trial import Role
-from .entry import Entry, by_position
+from .entry import Entries, Entry, by_position
 from .spread import LAUNCH_NOISE
 
 CONTROLS = 2
@@ -72,9 +69,7 @@ class Screen:
         return self.layouts > 0.0
 
 
-def screen_of(
-    candidates: Sequence[Candidate], entries: Sequence[Entry], screened: Sequence[Entry]
-) -> Screen:
+def screen_of(candidates: Sequence[Candidate], entries: Entries, screened: Entries) -> Screen:
     """Compare the launches with random weights, `screened`, with those of the same candidates with
     real weights."""
     entries, screened = ([e for e in rows if e.measured] for rows in (entries, screened))
@@ -101,7 +96,7 @@ def screen_of(
     odds = []
     for layouts, before in _LAYOUT.items():
         covariance = noise + shared(
-            [Ranked(p, 0.0, layout_of(candidates[p].configuration), layouts) for p in both]
+            [Ranked(p, 0.0, candidates[p].configuration.layout, layouts) for p in both]
         )
         distance = (rank - score) @ np.linalg.solve(covariance, rank - score)
         odds.append(math.log(before) - (distance + np.linalg.slogdet(covariance)[1]) / 2)
@@ -114,7 +109,7 @@ def screen_of(
 
 
 class Ranked(NamedTuple):
-    """One measured launch with random weights: its layout (`layout_of`), and the `Screen.layouts`
+    """One measured launch with random weights, its configuration's layout, and the `Screen.layouts`
     of the study."""
 
     position: int
@@ -136,14 +131,6 @@ def shared(rows: Sequence[Ranked]) -> Floats:
         + _ENGINE**2 * equal([one.layout[0] for one in rows])
         + _OWN**2 * equal([one.position for one in rows])
         + rows[0].layouts ** 2 * equal([one.layout for one in rows])
-    )
-
-
-def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
-    """Return a configuration's engine and its numbers of ranks, expert parallelism last."""
-    return (
-        configuration.engine,
-        *(configuration.knobs.get(name) for name in (*RANKS, "expert_parallel")),
     )
 
 
@@ -188,8 +175,8 @@ class Screening:
 
     engines: Collection[str]
     candidates: CandidateSet
-    entries: Sequence[Entry]
-    screened: Sequence[Entry]
+    entries: Entries
+    screened: Entries
 
     @cached_property
     def result(self) -> Screen:
@@ -290,7 +277,7 @@ class Screening:
         return any(e.measured for e in self._full.get(position, ()))
 
     def _layout(self, position: int) -> tuple[Scalar, ...]:
-        return layout_of(self.candidates.items[position].configuration)
+        return self.candidates.items[position].configuration.layout
 
     def _may(self, position: int) -> bool:
         """Return whether a candidate may have random weights: its engine supports them, and failed

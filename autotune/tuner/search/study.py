@@ -6,19 +6,19 @@ was killed and resumed makes the same decisions as an undisturbed one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from autotune.base import BadInput, Json, UnknownName
-from autotune.engines import Candidate, CandidateSet, Command
+from autotune.base import BadInput, Json, StringMap, UnknownName, beside
+from autotune.engines import Candidate, CandidateSet, Command, parse_yaml
 
 from ..prepare.candidates import Prepared
 from ..study.recommendation import Explanation
 from ..study.results import RESULTS, Lock, Results, recount_finals
 from ..study.spec import StudySpec
-from ..trial import Launch, Role, Trial, retry_of
+from ..trial import Launch, Trial, retry_of
 from . import SAMPLERS
 from .acquisition import model_of
 from .beliefs import Beliefs
@@ -42,15 +42,7 @@ from .priors import Source, priors_of_more
 from .sampler import CandidateSampler
 from .spread import percent
 
-_PHASES = {
-    Role.BASELINE: "baseline",
-    Role.DEFAULT: "engine defaults",
-    Role.START: "good starts",
-    Role.SEARCH: "search",
-    Role.FINAL: "finals",
-    Role.CONTROL: "control run",
-    Role.RANDOM_WEIGHTS: "search, with random weights",
-}
+_PHASES = parse_yaml(beside(__file__, "phases.yaml"))
 """Phase of a study in words, by the role of the latest launch."""
 _NEAR = 3
 """Best launched configurations whose neighbours (`CandidateSet.near`) become candidates."""
@@ -205,7 +197,7 @@ class Study:
                 return found
             fields: Json = {"learned": learned_figures(model, kernels)}
             # A bundle and a verification have no other candidates to estimate.
-            fixed = self._recorded is not None or self._candidates.alone
+            fixed = self._recorded or self._candidates.alone
             if not fixed and self._spec.verifies is None:
                 if self._spec.sampler == "gp":
                     fields["regret"] = regret(history, model, kernels, judgement.winner)
@@ -221,7 +213,7 @@ class Study:
         return history, self._beliefs.of(history.candidates)
 
     @property
-    def off_nodes(self) -> Mapping[str, str]:
+    def off_nodes(self) -> StringMap:
         """Return the nodes slower or faster than the others beyond noise, with the reason to retire
         them."""
         history = self._history(self.launches)
@@ -251,7 +243,7 @@ class Study:
     def _next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
         """Decide the next launch."""
         with one_thread():
-            if self._recorded is not None:
+            if self._recorded:
                 return self._recorded.next(history, nodes)
             kernels = self._beliefs.of(history.candidates)
             sampler = CandidateSampler(kernels, self._spec.sampler, self._spec.seed)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from autotune.base import BadInput, Json, UnknownName
+from autotune.base import BadInput, FloatDict, UnknownName
 from autotune.load.metrics.formulas import parse_goodput, slos_of
 from autotune.load.metrics.table import COSTS, GOODPUT, METRICS, Rent, check_metric
 
@@ -32,15 +32,14 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
         weights = ",".join(f"{name}={weight!r}" for name, weight in spec.weights.items())
     limits = [f"{name}:{limit!r}" for name, limit in spec.goodput.items()]
     price = spec.gpu_hour_price if options.gpu_hour_price is None else options.gpu_hour_price
-    goals: Json = {
-        "objective": _goal(options.objective or spec.objective, "objective"),
-        "weights": _weights(weights, spec.workloads),
-        "pareto": None if pareto is None else _goal(pareto, "--pareto"),
-        "slos": slos_of(options.slos or list(map(str, spec.slos))),
-        "goodput": parse_goodput(options.goodput or limits),
-        "gpu_hour_price": price,
-    }
-    asked = spec.model_copy(update=goals)
+    asked = spec.with_fields(
+        objective=_goal(options.objective or spec.objective, "objective"),
+        weights=_weights(weights, spec.workloads),
+        pareto=None if pareto is None else _goal(pareto, "--pareto"),
+        slos=slos_of(options.slos or list(map(str, spec.slos))),
+        goodput=parse_goodput(options.goodput or limits),
+        gpu_hour_price=price,
+    )
     if asked.pareto == asked.objective:
         raise BadInput(
             f"--pareto {asked.pareto} and --objective {asked.objective}: a front needs two "
@@ -68,12 +67,15 @@ def _check_needs(spec: StudySpec) -> None:
     Rent.checked(spec.gpus, spec.gpu_hour_price)
     for option, metric in spec.asked_metrics.items():
         needs = METRICS[metric].needs
-        if spec.lacks(needs) and metric in COSTS:
-            typed = f"{option.partition(' ')[0]} {metric}"
-            raise BadInput(f"{typed}: a cost needs a price; add --gpu-hour-price, e.g. 3.20")
-        if spec.lacks(needs):
-            by = "" if " " in needs else " concurrency or rate"
-            raise BadInput(f"{metric} needs {needs}{by}: add that option")
+        if not spec.lacks(needs):
+            continue
+        if metric in COSTS:
+            flag = option.partition(" ")[0]
+            raise BadInput(
+                f"{flag} {metric}: a cost needs a price; add --gpu-hour-price, e.g. 3.20"
+            )
+        by = "" if " " in needs else " concurrency or rate"
+        raise BadInput(f"{metric} needs {needs}{by}: add that option")
 
 
 def _goal(name: str, what: str) -> str:
@@ -81,8 +83,8 @@ def _goal(name: str, what: str) -> str:
     return check_metric(name, f"{what} metric", goals)
 
 
-def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
-    weights: dict[str, float] = {}
+def _weights(text: str | None, workloads: Sequence[str]) -> FloatDict:
+    weights = {}
     rest = text or ""
     while rest:
         match = _WEIGHT.match(rest)

@@ -27,8 +27,7 @@ from autotune.base import (
     sync_folder,
     write_atomically,
 )
-from autotune.engines import Library, engine
-from autotune.engines.entry import spaces_root
+from autotune.engines import Library, engine, spaces_root
 from autotune.engines.library import KINDS, documents
 
 from ..trial import Launch
@@ -103,8 +102,10 @@ class Home:
                 f"--from {text}: this folder has no {RESULTS}, so it is not a study with launches"
             )
         if not path.exists():
-            others = f"A study's folder, FILE.csv or {RESULTS} is also possible."
-            hint = f"Searched in {self.studies}. {others}"
+            hint = (
+                f"Searched in {self.studies}. A study's folder, FILE.csv or {RESULTS} is also "
+                "possible."
+            )
             raise UnknownName("study", text, self.names(), hint)
         return path
 
@@ -112,8 +113,10 @@ class Home:
         """Raise `BadInput` if a study of this name exists."""
         folder = self.study_folder(study)
         if (folder / "study.yaml").exists() or (folder / RESULTS).exists():
-            ways_on = f"another --study name, or continue with:\n{self.resume_command(study)}"
-            raise BadInput(f"study {study!r} exists; choose {ways_on}")
+            raise BadInput(
+                f"study {study!r} exists; choose another --study name, or continue with:\n"
+                f"{self.resume_command(study)}"
+            )
         _check_empty(folder)
 
     def open(self, spec: StudySpec) -> Path:
@@ -135,8 +138,10 @@ class Home:
             write_atomically(folder / "study.yaml", spec.to_yaml())
             sync_folder(self.studies)
         except OSError as error:
-            problem = f"home folder {self.path} is not writable ({error.strerror})"
-            raise BadInput(f"{problem}; choose another one with --home DIR") from error
+            raise BadInput(
+                f"home folder {self.path} is not writable ({error.strerror}); choose another one "
+                "with --home DIR"
+            ) from error
         return folder
 
     def spec(self, study: str) -> StudySpec:
@@ -172,8 +177,10 @@ class Home:
         made = max(numbers, default=-1) + 1
         folder = self.study_folder(spec.study)
         if launches < made + least:
-            why = f"study {spec.study!r} has {made} launches, and new finals take {least}"
-            raise BadInput(f"--launches {launches}: {why}; give at least {made + least}")
+            raise BadInput(
+                f"--launches {launches}: study {spec.study!r} has {made} launches, and new finals "
+                f"take {least}; give at least {made + least}"
+            )
         lock = Lock(folder)
         ended = folder / "recommendation.json"
         try:
@@ -194,14 +201,17 @@ class Home:
         try:
             content = Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            way_out = "remove it, then `autotune resume` writes it again from the launches"
-            raise MalformedFile(path, f"not a recommendation; {way_out}") from error
+            raise MalformedFile(
+                path,
+                "not a recommendation; remove it, then `autotune resume` writes it again from the "
+                "launches",
+            ) from error
         return content.with_fields(study=study)
 
     def regressions(self, study: str) -> list[Regression]:
         """Return a study's comparisons of versions, the latest last; raises `MalformedFile` for an
         invalid file."""
-        by_time = list[tuple[int, Regression]]()
+        by_time = []
         for path in (self.study_folder(study) / REGRESS).glob("*/regress.json"):
             try:
                 regression = Regression.model_validate_json(path.read_bytes())
@@ -218,10 +228,9 @@ def _check_empty(folder: Path) -> None:
 
     A study that was killed before its specification was written has left no more than these.
     """
-    left = re.compile(r"lock|traffic|trials|\.study\.yaml\..+\.tmp")
-    others = [path for path in folder.glob("*") if not left.fullmatch(path.name)] + [
-        *folder.glob("trials/*")
-    ]
+    left = r"lock|traffic|trials|\.study\.yaml\..+\.tmp"
+    others = [path for path in folder.glob("*") if not re.fullmatch(left, path.name)]
+    others += folder.glob("trials/*")
     if others:
         raise BadInput(
             f"{folder} is no study's folder, but {others[0].relative_to(folder)} lies there; "
@@ -256,16 +265,13 @@ def library_for(
 ) -> Library:
     """Return the packaged spaces, overlaid by the user's folder or engine file, with other
     coefficients and with workloads of servers' metrics if given."""
-    if space is not None and not space.exists():
+    if space and not space.exists():
         raise BadInput(f"--space {space}: no such file or folder")
     if space is None or not space.is_dir():
         return Library((), () if space is None else (space,), calibration, traffic)
     read = {path for kind in KINDS for _, path in documents(space, kind)}
-    files = {
-        *space.glob("*/*.y*ml"),
-        *(p for p in space.glob("*.y*ml") if not (spaces_root() / p.name).exists()),
-    }
-    if (unread := sorted(files - read)) or not read:
+    own = {p for p in space.glob("*.y*ml") if not (spaces_root() / p.name).exists()}
+    if (unread := sorted({*space.glob("*/*.y*ml"), *own} - read)) or not read:
         right = ", ".join(f"{kind}/*.yaml" for kind in KINDS)
         raise BadInput(
             f"--space {unread[0] if unread else space}: is not read; right: {right}, "
@@ -277,7 +283,6 @@ def library_for(
 DATABASE = "mlflow.db"
 """The database's file in the home folder."""
 
-_SERVER = re.compile(r"https?://|databricks\b", re.IGNORECASE)
 _SQLITE = "sqlite:///"
 # Match up to the last "@": a password may hold signs that it should not: "/", "?" or "#".
 _CREDENTIALS = re.compile(r"([\w+.-]*://)([^/?#@]*:.*|[^/?#]*)@", re.DOTALL)
@@ -295,7 +300,7 @@ def tracking_uri(home: Path) -> str:
 
 def is_server(uri: str) -> bool:
     """Return whether a server is in front of the database; it has its own storage for files."""
-    return _SERVER.match(uri) is not None
+    return bool(re.match(r"https?://|databricks\b", uri, re.IGNORECASE))
 
 
 def database_file(uri: str) -> Path | None:
@@ -330,6 +335,7 @@ def ui_command(home: Path) -> str:
     uri = tracking_uri(home)
     if is_server(uri):
         return without_credentials(uri)
-    store = uri if database_file(uri) is not None else without_credentials(uri)
-    store = f"{_SQLITE}{runs_address(home)}" if uri == database_uri(home) else store
+    store = uri if database_file(uri) else without_credentials(uri)
+    if uri == database_uri(home):
+        store = f"{_SQLITE}{runs_address(home)}"
     return f"mlflow ui --backend-store-uri {shlex.quote(store)} --host 127.0.0.1"

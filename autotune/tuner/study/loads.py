@@ -19,7 +19,7 @@ from autotune.load.load import Load
 from autotune.load.workloads import LEAST_OF_HALF, Workload, how_fixed, load_workload
 from autotune.load.workloads.lengths import SessionLengths
 
-from ..trial import Role, Trial
+from ..trial import Role, Rungs, Trial
 from .options import RunOptions
 from .spec import StudySpec
 
@@ -35,18 +35,17 @@ PER_PLACE = 8
 SEEDS_OF_FINALS = 2**32
 """Added to the seed of a finals launch: beyond every ``--seed``, so that its prompts differ from
 the search's."""
-_CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
 _COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 
 
 def context_of(spec: StudySpec, version: str, library: Library) -> Context:
     """Return what an engine's expressions see of a study under all its workloads."""
     loads = [load_workload(name, library) for name in spec.sent]
-    known = loads if spec.load.fixed else []
+    fixed = spec.load.fixed
     return replace(
         spec.context(version, max(load.longest_request for load in loads)),
-        concurrency=max((load.concurrency for load in known), default=math.inf),
-        tokens_in_flight=max((load.tokens_in_flight for load in known), default=math.inf),
+        concurrency=max(load.concurrency for load in loads) if fixed else math.inf,
+        tokens_in_flight=max(load.tokens_in_flight for load in loads) if fixed else math.inf,
         prefix_tokens=max(load.prefix_tokens for load in loads),
         allowed=spec.allowed,
     )
@@ -113,7 +112,7 @@ def rung_of(workload: Workload, concurrency: int) -> Workload:
     )
 
 
-Measurable = Callable[[StudySpec, tuple[int, ...], Library], tuple[tuple[int, ...], Sequence[str]]]
+Measurable = Callable[[StudySpec, Rungs, Library], tuple[Rungs, Sequence[str]]]
 """Return the measurable rungs of a study, and notes; raises `BadInput` for none."""
 
 
@@ -138,16 +137,16 @@ def with_loads(
             "--weights: the load search uses only the first workload; remove --weights or "
             "--find-load"
         )
-    rungs: tuple[int, ...] = ()
+    rungs: Rungs = ()
     notes = []
     if text is not None:
         words = text.split(",")
-        if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
+        if not all(re.fullmatch(r"[1-9]\d{0,5}", word.strip()) for word in words):
             raise BadInput(
                 f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. "
                 "1,4,16,64,256"
             )
-        rungs = tuple(sorted({int(word) for word in words}))
+        rungs = tuple(sorted(set(map(int, words))))
         if len(rungs) < len(words):
             notes.append("--ladder: each concurrency is measured once")
     if sent:
@@ -180,10 +179,11 @@ def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudyS
             f"the finals send {given} in place of {spec.workloads[0]}; their figures have the "
             "latter's name"
         )
-    for whole in (load_workload(name, library) for name in spec.workloads[given is not None :]):
-        halves = [
-            half for number in (1, 2) if whole.limited and (half := whole.half(number)) is not None
-        ]
+    for name in spec.workloads[given is not None :]:
+        whole = load_workload(name, library)
+        if not whole.limited:
+            continue
+        halves = [half for number in (1, 2) if (half := whole.half(number)) is not None]
         if len(halves) == 2:
             divided = True
             search, final = (sum(point.prompts for point in half.points) for half in halves)
@@ -192,7 +192,7 @@ def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudyS
                 f"finals {final:,} that the search does not use; --final-workload {whole.name} "
                 "sends all of them in both"
             )
-        elif whole.limited:
+        else:
             notes.append(
                 f"{whole.name} is too short to be divided (half of it has less than "
                 f"{LEAST_OF_HALF} requests, or less than requested): the finals repeat the "

@@ -39,8 +39,10 @@ def read(
     if not any(row.failure is None for row in reading.rows):
         problem = "no row with measured metrics is usable"
         if skipped := reading.left_out:
-            first = f"{skipped[0].label}: {skipped[0].reason}"
-            problem += f"; the first of {len(skipped)} skipped rows, {first}"
+            problem += (
+                f"; the first of {len(skipped)} skipped rows, {skipped[0].label}: "
+                f"{skipped[0].reason}"
+            )
         raise BadInput(problem)
     return reading
 
@@ -86,7 +88,7 @@ def _rows_of_launch(
     first = trial.workloads[0]
     measured = launch.result.metrics
     failure = None
-    if failed is not None:
+    if failed:
         measured = {first: {}}
         failure = f"{failed.kind.value}: {failed.message}"
     for name, metrics in measured.items():
@@ -96,7 +98,8 @@ def _rows_of_launch(
             continue
         known = {metric: value for metric, value in metrics.items() if metric in METRICS}
         try:
-            figures = checked_metrics(known) if failed is None else {}
+            # A failed launch has no figures.
+            figures = checked_metrics(known) if known else {}
         except BadInput as error:
             raise MalformedFile(path, f"launch {trial.number}, {name}: {error}") from error
         try:
@@ -116,7 +119,7 @@ def _unusable(launch: Launch) -> str:
     if reason := launch.without_meaning:
         return reason
     failure = launch.result.failure
-    if failure is not None and not failure.blames_the_configuration:
+    if failure and not failure.blames_the_configuration:
         return f"its failure does not depend on the configuration ({failure.kind.value})"
     external = "".join(launch.trial.command.argv[:1]).startswith("external:")
     return "an external server, whose command is unknown" if external else ""

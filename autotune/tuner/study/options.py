@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.base import JsonObject, StringDict, frozen
 from autotune.base.files import beside
+from autotune.engines import parse_yaml
 from autotune.engines.command import plain, referenced
-from autotune.engines.entry import parse_yaml
 
 if TYPE_CHECKING:
     from .spec import StudySpec

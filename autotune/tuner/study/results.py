@@ -55,7 +55,7 @@ def row_of(launch: Launch) -> Json:
         "retry": asdict(trial.retry) if trial.retry else None,
     }
     kept = {key: value for key, value in row.items() if value or key not in _OPTIONAL}
-    return kept | launch.result.to_json()
+    return {**kept, **launch.result.to_json()}
 
 
 def launch_of(row: JsonObject) -> Launch:
@@ -86,15 +86,14 @@ def parse_rows(path: Path, content: bytes) -> Rows:
     """Parse a `results.jsonl`; its only reader. Raises `MalformedFile` for a bad line before
     another row."""
     lines = content.rstrip().split(b"\n") if content.strip() else []
-    launches = list[Launch]()
+    launches = []
     size = 0
     for number, line in enumerate(lines, start=1):
         try:
             launches.append(launch_of(json.loads(line, parse_int=_whole)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            problem = f"not a launch of a study ({_reason(error)})"
-            way_out = "remove the line to continue without it"
-            torn = MalformedFile(path, f"{problem}; {way_out}", number)
+            problem = f"not a launch of a study ({_reason(error)}); remove the line to continue without it"
+            torn = MalformedFile(path, problem, number)
             # A row that a crash cut off may hold line breaks; no other row stands behind it.
             if any(map(_is_object, lines[number:])):
                 raise torn from None

@@ -13,17 +13,32 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, Field
 
-from autotune.base import BadInput, Interval, Json, JsonObject, StringDict, Strings, UnknownName
-from autotune.engines import Configuration, Context, Entry, HardwareCard, ModelCard, Scalar, gpus_of
-from autotune.engines.entry import parse_yaml
+from autotune.base import (
+    BadInput,
+    FloatDict,
+    Interval,
+    Json,
+    JsonObject,
+    StringDict,
+    Strings,
+    UnknownName,
+)
+from autotune.engines import (
+    Configuration,
+    Context,
+    Entry,
+    HardwareCard,
+    ModelCard,
+    Scalar,
+    gpus_of,
+    parse_yaml,
+)
 from autotune.engines.installed import InstalledEngine
 from autotune.load.capacity.goal import LoadGoal
 from autotune.load.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.load.metrics.table import GOODPUT, METRICS, Metrics, Rent
 
-from ..trial import DRAFTED, CommandRole, Role
-
-_STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+from ..trial import DRAFTED, CommandRole, Role, Rungs
 
 BUILTIN = "builtin"
 """The check of answers with autotune's own texts."""
@@ -125,11 +140,11 @@ class StudySpec(_Value):
     final_workload: str | None = None
     divided: bool = False
     objective: str = "total_token_throughput"
-    weights: dict[str, float] = {}
+    weights: FloatDict = {}
     pareto: str | None = None
     slos: tuple[Slo, ...] = ()
-    goodput: dict[str, float] = {}
-    ladder: tuple[int, ...] = ()
+    goodput: FloatDict = {}
+    ladder: Rungs = ()
     gpu_hour_price: float | None = Field(default=None, gt=0)
     find_load: Literal["concurrency", "rate"] | None = None
     baseline: str | None = None
@@ -218,8 +233,7 @@ class StudySpec(_Value):
             or not METRICS[self.objective].is_work
         )
         small = self.launches < _LEAST_LAUNCHES or self.model.weights_gb < _LEAST_GB
-        given = self.verifies is not None
-        return whole_node and not (limited or small or given) and self.sampler == "gp"
+        return whole_node and self.sampler == "gp" and not (limited or small or self.verifies)
 
     @property
     def reference_checks(self) -> int:
@@ -267,7 +281,7 @@ class StudySpec(_Value):
         """The load of the first workload under which launches are compared."""
         return LoadGoal(self.find_load)
 
-    def rungs_of(self, role: Role) -> tuple[int, ...]:
+    def rungs_of(self, role: Role) -> Rungs:
         """Return the additional concurrencies at which a launch measures the first workload."""
         return self.ladder if role in (Role.BASELINE, Role.FINAL) else ()
 
@@ -305,7 +319,7 @@ class StudySpec(_Value):
 
 def check_study_name(name: str) -> str:
     """Return a name that is one folder below the studies' folder; raises `BadInput` otherwise."""
-    if not _STUDY_NAME.fullmatch(name) or ".." in name:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or ".." in name:
         raise BadInput(
             f"study name {name!r} is not usable as a folder name: use letters, digits, '.', '_' "
             "and '-', beginning with a letter or digit, at most 100 characters"
@@ -352,10 +366,10 @@ _ALONE = " alone"
 
 def share_name(gpus: Sequence[int]) -> str:
     """Return the place of a share of the GPUs, e.g. ``gpus 0-3``."""
-    first = gpus[0]
-    last = gpus[-1]
-    whole = list(gpus) == list(range(first, last + 1))
-    numbers = f"{first}-{last}" if whole and first != last else ",".join(map(str, gpus))
+    first, *others = gpus
+    numbers = ",".join(map(str, gpus))
+    if others and list(gpus) == list(range(first, others[-1] + 1)):
+        numbers = f"{first}-{others[-1]}"
     return f"{_SHARE}{numbers}"
 
 

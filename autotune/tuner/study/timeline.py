@@ -18,7 +18,7 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
     clock was set back; all else side by side. Where not `several`, rows name no nodes of the study:
     there is one place, whatever its host is called.
     """
-    found: dict[int, float] = {}
+    found = {}
     free: dict[tuple[str, str], float] = {}
     latest = 0.0
     # Virtual launches have no time of their own on the clock.

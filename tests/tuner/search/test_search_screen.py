@@ -25,7 +25,7 @@ from autotune.tuner.search.gp.kernels import Encoding, Kernels
 from autotune.tuner.search.gp.posterior import Posterior
 from autotune.tuner.search.history import History
 from autotune.tuner.search.priors.sources import sources_of
-from autotune.tuner.search.screen import Ranked, layout_of, screen_of, shared
+from autotune.tuner.search.screen import Ranked, screen_of, shared
 from autotune.tuner.search.study import Study
 from autotune.tuner.study.results import launch_of, read_launches, row_of
 from autotune.tuner.study.spec import StudySpec
@@ -143,8 +143,8 @@ def test_the_first_candidates_launched_both_ways_have_different_layouts(tmp_path
         for x in launches
         if x.trial.role is not Role.RANDOM_WEIGHTS
     )
-    both = [layout_of(ranked[name]) for name in full if name in ranked]
-    layouts = {layout_of(configuration) for configuration in ranked.values()}
+    both = [ranked[name].layout for name in full if name in ranked]
+    layouts = {configuration.layout for configuration in ranked.values()}
     assert len(set(both[:4])) == min(4, len(layouts))
 
 
@@ -159,7 +159,7 @@ def test_the_finals_have_their_hours(tmp_path: Path) -> None:
 
 def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) -> None:
     def wild(configuration: Configuration) -> float:
-        layout = repr(layout_of(configuration)).encode()
+        layout = repr(configuration.layout).encode()
         return math.exp(0.8 * float(np.random.default_rng(list(layout)).standard_normal()))
 
     spec, launches, study = play(tmp_path, wild)
@@ -335,8 +335,7 @@ def test_random_weights_rank_and_set_no_level() -> None:
     rng = np.random.default_rng(0)
     both, more = [GRID.baseline, GRID.starts[0]], rng.choice(len(GRID), 15, replace=False).tolist()
     rows = [
-        Ranked(p, truth[p] + 0.34, layout_of(GRID.items[p].configuration), 0.05)
-        for p in (*both, *more)
+        Ranked(p, truth[p] + 0.34, GRID.items[p].configuration.layout, 0.05) for p in (*both, *more)
     ]
     apart = np.zeros((len(both) + len(rows),) * 2)
     apart[len(both) :, len(both) :] = shared(rows)

@@ -34,7 +34,16 @@ from ray import tune
 from ray.tune.search import Searcher
 from ray.util.queue import Empty, Queue
 
-from autotune.base import AutotuneError, CannotGoOn, Json, Stage, StringDict, frozen, silent
+from autotune.base import (
+    AutotuneError,
+    CannotGoOn,
+    FloatDict,
+    Json,
+    Stage,
+    StringDict,
+    frozen,
+    silent,
+)
 from autotune.base.notify import on_node
 from autotune.engines import gpus_of
 
@@ -56,7 +65,6 @@ WAIT_S = 60.0
 TRIAL_FOLDER = "autotune-trial"
 TUNE_FOLDER = "autotune-ray"
 """Prefixes of the folders of running trials, and of Ray Tune's files."""
-_THREADS = "OMP_NUM_THREADS"
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 A_LITTLE = 0.001
 """Share of a node's processors (uncounted, for the server) and of its hardware resource."""
@@ -103,7 +111,8 @@ def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
     Several machines may share the folder for temporary files, so a machine looks only at its own,
     and a user only at his.
     """
-    prefix = f"{kind}-{_safe(platform.node())}-"
+    host, own = (re.sub(r"[^\w.]+", "_", text) for text in (platform.node(), name))
+    prefix = f"{kind}-{host}-"
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         pid = folder.name.removeprefix(prefix).partition("-")[0]
         if (
@@ -114,12 +123,8 @@ def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
             shutil.rmtree(folder, ignore_errors=True)
     # A container's files may be another user's.
     return tempfile.TemporaryDirectory(
-        prefix=f"{prefix}{os.getpid()}-{_safe(name)}-", ignore_cleanup_errors=True
+        prefix=f"{prefix}{os.getpid()}-{own}-", ignore_cleanup_errors=True
     )
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^\w.]+", "_", name)
 
 
 def pack(folder: Path) -> bytes:
@@ -171,7 +176,7 @@ class Task:
 
     def placement(self) -> tune.PlacementGroupFactory:
         """Return one bundle on the task's node, so that all GPUs are there."""
-        bundle: dict[str, float] = {"CPU": A_LITTLE}
+        bundle: FloatDict = {"CPU": A_LITTLE}
         if self.gpus:
             bundle["GPU"] = self.gpus
         if self.node.kind:
@@ -224,7 +229,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Record a trial whose process or node is gone; results come by the result queue."""
         key = self._keys.pop(trial_id, None)
-        if error and key is not None:
+        if error and key:
             self.errors.put(key)
 
     def save(self, checkpoint_path: str) -> None:
@@ -288,15 +293,11 @@ def run_trial(config: Json, setup: EvaluationSetup, queue: Any, folder: str) -> 
         with contextlib.chdir(folder if os.path.isdir(folder) else own):
             outcome = outcome_of(lambda trial: setup.evaluator()(trial), task.trial)
         if isinstance(outcome, TrialResult):
-            outcome = replace(
-                outcome,
-                node=task.node.name,
-                gpu_ids=tuple(str(index) for index in ray.get_gpu_ids()),
-            )
+            gpu_ids = tuple(map(str, ray.get_gpu_ids()))
+            outcome = replace(outcome, node=task.node.name, gpu_ids=gpu_ids)
+        files = pack(setup.folder / "trials" / f"{task.trial.number:04d}")
         # Wait until it is in the queue, where it outlives this process.
-        queue.put(
-            Ended(task.key, outcome, pack(setup.folder / "trials" / f"{task.trial.number:04d}"))
-        )
+        queue.put(Ended(task.key, outcome, files))
     return {"done": 1}
 
 
@@ -309,11 +310,9 @@ def environment_of_ray_start() -> Iterator[None]:
     with one. And when memory is short, Linux would end the process of a trial and all below it
     first (``oom_score_adj``; ``man 5 proc``).
     """
-    is_set = any(
-        line.startswith(f"{_THREADS}=".encode())
-        for line in Path("/proc/self/environ").read_bytes().split(b"\0")
-    )
-    threads = None if is_set else os.environ.pop(_THREADS, None)
+    given = Path("/proc/self/environ").read_bytes().split(b"\0")
+    is_set = any(line.startswith(b"OMP_NUM_THREADS=") for line in given)
+    threads = None if is_set else os.environ.pop("OMP_NUM_THREADS", None)
     score = _OOM_SCORE.read_text()
     # Without Ray's privilege a score below Ray's is refused; then it stays.
     with contextlib.suppress(OSError):
@@ -323,7 +322,7 @@ def environment_of_ray_start() -> Iterator[None]:
     finally:
         _OOM_SCORE.write_text(score)
         if threads is not None:
-            os.environ[_THREADS] = threads
+            os.environ["OMP_NUM_THREADS"] = threads
 
 
 class RayExecutor(Executor):
@@ -360,12 +359,9 @@ class RayExecutor(Executor):
         self._lost: list[str] = []
         self._losses: dict[str, tuple[int, int]] = {}
         self._serial = itertools.count(1)
-        used = self._pool.used
-        unused = self._pool.unused
-        setup.notify(
-            f"Ray: trials run on {', '.join(f'{node.name} ({node.gpus} GPUs)' for node in used)}"
-        )
-        if unused:
+        used = [f"{node.name} ({node.gpus} GPUs)" for node in self._pool.used]
+        setup.notify(f"Ray: trials run on {', '.join(used)}")
+        if unused := self._pool.unused:
             setup.notify(
                 f"{len(used)} of {len(used) + unused} nodes are used: with {setup.spec.launches} "
                 "launches more nodes would use too many of them for the baseline"
@@ -377,11 +373,11 @@ class RayExecutor(Executor):
     def launches(self, ask: NextTrial) -> Iterator[Launch]:
         while True:
             self._refresh()
-            while self._pool.has_room(self._least) and (trial := ask()) is not None:
+            while self._pool.has_room(self._least) and (trial := ask()):
                 self._start(trial)
                 self._refresh()
             if not self._running and not self._finished:
-                if not self._pool.used and ask() is not None:
+                if not self._pool.used and ask():
                     raise CannotGoOn("No node remains to run trials.")
                 return
             yield self._next_finished()
@@ -439,7 +435,7 @@ class RayExecutor(Executor):
         serial = next(self._serial)
         key = f"{trial.number}.{serial}"
         node = self._pool.assign(key, gpus, trial.node, avoid)
-        if node is None:
+        if not node:
             why = "; ".join(f"{name}: {problem}" for name, problem in self._pool.retired.items())
             raise CannotGoOn(
                 f"no {spec.hardware.name} node with {gpus} GPUs remains in the Ray cluster. {why}".strip()
@@ -453,15 +449,13 @@ class RayExecutor(Executor):
             self._setup.notify(event)
             return
         task = self._running.get(event.key)
-        if task is None:
+        if not task:
             return
         if isinstance(event, Started):
             task.waiting_since_s = None
             return
         self._forget(task)
-        outcome = event.outcome
-        trial = task.trial
-        node = task.node.name
+        outcome, trial, node = event.outcome, task.trial, task.node.name
         if isinstance(outcome, Bug):
             raise outcome.error(trial, node)
         if isinstance(outcome, AutotuneError):
@@ -493,11 +487,9 @@ class RayExecutor(Executor):
             if task.node.node_id not in self._pool.present_ids:
                 self._forget(task)
                 self._start(task.trial, task.tries, avoid=task.node.name)
-        error = self._tune.error
-        if isinstance(error, ray.exceptions.RayError):
-            raise head_is_gone(error) from error
-        if error is not None:
-            raise RuntimeError("Ray Tune has ended") from error
+        if error := self._tune.error:
+            gone = isinstance(error, ray.exceptions.RayError)
+            raise head_is_gone(error) if gone else RuntimeError("Ray Tune has ended") from error
 
     def _report_waiting(self) -> None:
         """Report once that a trial waits for GPUs used by other work on the cluster."""
@@ -517,11 +509,10 @@ class RayExecutor(Executor):
     def _retry(self, key: str) -> None:
         """Retry a trial without a result whose process or node is gone; else count it as failed."""
         task = self._running.get(key)
-        if task is None:
+        if not task:
             return
         self._forget(task)
-        name = task.node.name
-        trial = task.trial
+        name, trial = task.node.name, task.trial
         count, latest = self._losses.get(name, (0, 0))
         # Count simultaneous losses once, and none for a node that is gone.
         if not self._is_gone(task.node) and task.serial >= latest:
@@ -535,18 +526,10 @@ class RayExecutor(Executor):
             )
             self._start(replace(trial, node=""), task.tries + 1, avoid=name)
             return
-        self._finished.append(
-            Launch(
-                trial,
-                replace(
-                    self._setup.lost(
-                        f"Node {name}, or the process there, was lost while the trial ran, as in "
-                        "the first try."
-                    ),
-                    node=name,
-                ),
-            )
+        lost = self._setup.lost(
+            f"Node {name}, or the process there, was lost while the trial ran, as in the first try."
         )
+        self._finished.append(Launch(trial, replace(lost, node=name)))
 
     def _is_gone(self, node: Node) -> bool:
         """Return whether a node is gone, or goes within `NOTICE_S`."""

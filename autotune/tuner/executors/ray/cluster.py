@@ -10,14 +10,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import ray
 
 import autotune
-from autotune.base import BadInput, CannotGoOn, StringDict, frozen
+from autotune.base import BadInput, CannotGoOn, JsonObject, StringDict, frozen
 from autotune.engines.machine import is_kind
 
 from ...study.spec import StudySpec
@@ -51,7 +51,7 @@ _NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.ex
 """Errors of Ray if a cluster cannot be joined."""
 
 
-NodeInfo = Mapping[str, Any]
+NodeInfo = JsonObject
 """A node as ``ray.nodes()`` returns it."""
 
 
@@ -107,17 +107,14 @@ class Cluster:
         infos = _node_infos()
         names = names_of(infos)
         kind = self._hardware.name
-        return [
-            Node(
-                names[info["NodeID"]],
-                info["NodeID"],
-                self._gpus(info),
-                kind if kind in info["Resources"] else "",
-            )
-            for info in infos
-            if info["Alive"] and self._gpus(info) > 0
-            if not self._needs_gpus or kind == "local" or _is_of(info, kind)
-        ]
+        found = []
+        for info in infos:
+            node_id, gpus = info["NodeID"], self._gpus(info)
+            fits = not self._needs_gpus or kind == "local" or _is_of(info, kind)
+            if info["Alive"] and gpus > 0 and fits:
+                own = kind if kind in info["Resources"] else ""
+                found.append(Node(names[node_id], node_id, gpus, own))
+        return found
 
     def check(self, needs: Sequence[int]) -> None:
         """Raise `BadInput` if a candidate fits no node, or a node lacks this version of
@@ -139,11 +136,9 @@ class Cluster:
                 f"a candidate needs {most} GPUs on one node, but the largest {self._hardware.name} "
                 f"node of the cluster has {largest}; use --gpus {largest}"
             )
-        _, refused = self._versions.admit(
-            [node for node in nodes if node.gpus >= most], ALL_COMPLETED
-        )
-        if refused:
-            raise BadInput(refused[0][1])
+        fit = [node for node in nodes if node.gpus >= most]
+        for _, problem in self._versions.admit(fit, ALL_COMPLETED)[1]:
+            raise BadInput(problem)
 
     def admitted(self, least: int) -> tuple[list[Node], list[tuple[Node, str]]]:
         """Return the nodes of at least this number of GPUs that may get trials, and the excluded
@@ -207,8 +202,8 @@ class VersionCheck:
                 self._answers[node.node_id] = (self._ask(node), time.monotonic())
         if wait_for == ALL_COMPLETED or not any(map(self._is_over, nodes)):
             wait([self._answers[node.node_id][0] for node in nodes], VERSION_S, wait_for)
-        suitable = list[Node]()
-        refused = list[tuple[Node, str]]()
+        suitable = []
+        refused = []
         for node in filter(self._is_over, nodes):
             problem = self._problem(node)
             if not problem:
@@ -227,13 +222,11 @@ class VersionCheck:
         name = f"node {node.name} of the Ray cluster"
         if not version.done():
             return f"{name} has not answered for {VERSION_S:g} s"
-        error = version.exception()
-        if error is not None:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        if error := version.exception():
+            lines = str(error).strip().splitlines() or [type(error).__name__]
             return (
                 f"{name} cannot run autotune: install autotune {autotune.__version__} in the "
-                "environment in which `ray start` runs there "
-                f"({lines[-1] if lines else type(error).__name__})"
+                f"environment in which `ray start` runs there ({lines[-1].strip()})"
             )
         if version.result() == autotune.__version__:
             return ""
@@ -278,19 +271,20 @@ def _is_of(info: NodeInfo, hardware: str) -> bool:
     """Return whether a node declares a kind of hardware, or Ray detected its GPUs as such."""
     if hardware in info["Resources"]:
         return True
-    kinds = (
-        name.removeprefix(ACCELERATOR) for name in info["Resources"] if name.startswith(ACCELERATOR)
+    return any(
+        is_kind(name.removeprefix(ACCELERATOR).replace("-", " "), hardware)
+        for name in info["Resources"]
+        if name.startswith(ACCELERATOR)
     )
-    return any(is_kind(name.replace("-", " "), hardware) for name in kinds)
 
 
 def _resources(info: NodeInfo) -> str:
-    shown = {
-        n: v
-        for n, v in info["Resources"].items()
-        if not n.startswith(("node:", "memory", "object_store"))
-    }
-    return ", ".join(f"{value:g} {name}" for name, value in sorted(shown.items())) or "nothing"
+    shown = [
+        f"{value:g} {name}"
+        for name, value in sorted(info["Resources"].items())
+        if not name.startswith(("node:", "memory", "object_store"))
+    ]
+    return ", ".join(shown) or "nothing"
 
 
 def _join(address: str) -> None:
@@ -319,12 +313,10 @@ def _join(address: str) -> None:
         )
     # Ray takes the address of an outside interface for this machine's, where a cluster on loopback
     # has none.
-    node_address = (
-        {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
-    )
+    own = host.startswith("127.") and host != "127.0.0.1"
     try:
         with _quiet():
-            _init(address=address, **node_address)
+            _init(address=address, **({"_node_ip_address": host} if own else {}))
     except _NOT_JOINED as error:
         raise _cannot_be_joined(f"at {address}", address, error) from error
 
@@ -364,11 +356,9 @@ def _start(spec: StudySpec, **declared: int) -> None:
 
 
 def _init(**options: Any) -> None:
-    before = (
-        signal.getsignal(signal.SIGTERM)
-        if threading.current_thread() is threading.main_thread()
-        else None
-    )
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.getsignal(signal.SIGTERM)
     ray.init(
         log_to_driver=False,
         logging_level=logging.CRITICAL,
@@ -433,11 +423,10 @@ class NodePool:
         fit = [node for node in self.used if node.gpus >= gpus]
         fit = [node for node in fit if node.name == wanted] or fit
         fit = [node for node in fit if node.name != avoid] or fit
-        if not fit:
-            return None
         now = [node for node in fit if self.free_gpus(node) >= gpus]
-        best = min(now, key=self.free_gpus) if now else max(fit, key=self.free_gpus)
-        self._assigned[key] = (best.name, gpus)
+        best = min(now, key=self.free_gpus) if now else max(fit, key=self.free_gpus, default=None)
+        if best:
+            self._assigned[key] = (best.name, gpus)
         return best
 
     def release(self, key: str) -> None:
@@ -459,10 +448,7 @@ def names_of(infos: Sequence[NodeInfo]) -> StringDict:
     alive = Counter((host_of(info), info["NodeName"]) for info in infos if info["Alive"])
     names = {}
     for info in infos:
-        host = host_of(info)
-        ray_name = str(info["NodeName"])
+        host, ray_name, node_id = host_of(info), str(info["NodeName"]), info["NodeID"]
         name = host if hosts[host] == 1 else ray_name
-        names[info["NodeID"]] = (
-            name if alive[host, ray_name] <= 1 else f"{name}-{info['NodeID'][:6]}"
-        )
+        names[node_id] = name if alive[host, ray_name] <= 1 else f"{name}-{node_id[:6]}"
     return names

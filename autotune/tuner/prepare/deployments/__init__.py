@@ -19,10 +19,10 @@ from pathlib import Path
 from packaging.version import Version
 
 from autotune.base import BadInput, StringDict, StringMap, frozen, redact
-from autotune.engines.command import DEVICES, Command, Words, reference_in, referenced
-from autotune.engines.engine import Engine
+from autotune.engines import Command, Engine, Words, server_environment
+from autotune.engines.command import DEVICES, reference_in, referenced
 from autotune.engines.environment import stored
-from autotune.engines.library import Library, server_environment
+from autotune.engines.library import Library
 from autotune.engines.registry import recognise, typed_command
 from autotune.servers.docker_run import version_in_tag
 
@@ -237,7 +237,7 @@ def _deployment(one: Container, library: Library | None) -> Deployment:
         head, name_ = reference_in(word)
         if name_ and not any(map(redact.is_secret_name, (name_, head, *argv[-1:]))):
             raise BadInput(f"{name_} is not set here: export it, or write its value")
-        if option is not None:
+        if option:
             hidden.append(option)
             head = f"{option}=" if word.startswith("-") else ""
             word = f"{head}${{{option.strip('-').replace('-', '_').upper()}}}"

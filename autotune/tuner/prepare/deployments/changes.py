@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from autotune.base import BadInput, Json, StringDict, StringMap
-from autotune.engines.command import Command, Words, flag_of
-from autotune.engines.engine import Engine
+from autotune.engines import Command, Engine, Words, flag_of, name_of
 from autotune.engines.kept import grouped
 from autotune.engines.options import readers, readings
-from autotune.engines.schema import name_of
 
 from .forms import facts
 
@@ -57,7 +55,7 @@ def steps(kind: Engine, version: str, old: Words, new: Words) -> Iterator[Step]:
     """Yield the edits that give the arguments `old` the knobs of `new`, a word at a time."""
     now, asked = grouped(old), by_name(kind, version, new)
     equals = any("=" in group[0] for group in now[1:])
-    added = list[list[str]]()
+    added = []
     for name, (groups, value) in by_name(kind, version, old).items():
         wanted, other = asked.pop(name, ([], None))
         if wanted and value == other:

@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from autotune.base import BadInput, MalformedFile, StringDict, StringMap, frozen
+from autotune.base import BadInput, Json, MalformedFile, StringDict, StringMap, frozen
+from autotune.engines import settings_in_front, spaces_root
 from autotune.engines.command import plain
-from autotune.engines.entry import LOADER, Entry, spaces_root
+from autotune.engines.entry import LOADER, Entry
 from autotune.engines.library import load
-from autotune.engines.registry import settings_in_front
 from autotune.engines.shell import commands, known
 
 YAML = (".yaml", ".yml")
@@ -141,7 +141,7 @@ def _of_pods(whole: Any, node: Any, files: StringMap) -> Iterator[Container]:
 
 
 def _of_pod(whole: Any, pod: Any, one: Any, files: StringMap) -> Container:
-    env = dict[str, str]()
+    env = StringDict()
 
     def filled(word: object) -> str:
         return _OF_POD.sub(lambda m: env.get(m[1], m[0]) if m[1] else "$", str(word))
@@ -198,8 +198,7 @@ def _services(document: Any, folder: Path) -> Iterator[Container]:
     document = filled(document)
     for name, one in document["services"].items():
         base = _at(document, "services", _at(one, "extends", "service")) or {}
-        rows = {**_settings(base), **_settings(one)}
-        one = {**base, **one, "environment": rows, "names": [name]}
+        one = {**base, **one, "environment": {**_settings(base), **_settings(one)}, "names": [name]}
         one["files"] = {
             Path(row["target"]).name: _at(document, "configs", row["source"], "content")
             for row in one.get("configs") or ()
@@ -270,8 +269,7 @@ def of_unit(text: str) -> tuple[Container, str]:
     for key, value in _UNIT_ROW.findall(text):
         rows.setdefault(key, []).append(value.replace("\\\n", " "))
     settings = [word for row in rows.get("Environment", ()) for word in shlex.split(row)]
-    files = rows.get("EnvironmentFile", ())
-    unit = {"names": (), "environment": settings, "env_file": files}
+    unit = {"names": (), "environment": settings, "env_file": rows.get("EnvironmentFile", ())}
     return _service(unit, Path()), "\n".join(rows.get("ExecStart", [text]))
 
 
@@ -283,7 +281,7 @@ def _run_lines(text: str) -> Iterator[Container]:
         start = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word)), len(words))
         if "run" not in words[start:]:
             continue
-        given: dict[str, Any] = {
+        given: Json = {
             "files": {Path(name).name: content for name, content in simple.files.items()}
         }
         own = {**unit.env, **simple.env, **settings_in_front(words)[0]}
