@@ -168,7 +168,7 @@ def test_what_is_learned_was_exceeded_in_a_tenth_and_is_at_most_three_times_the_
     for row in rows.values():
         good = row["exceeded"] <= 0.1 and row["stated_percent"] <= 3 * row["true_percent"]
         assert good == (row["factor"] is not None)
-        assert row["studies"] >= 15
+        assert row["studies"] >= 20
 
 
 @pytest.mark.usefixtures("learned")
