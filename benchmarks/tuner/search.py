@@ -13,7 +13,8 @@ Tables of simulated landscapes are computed on the first run (minutes) and kept 
 that is not there is skipped and said so: kernel tables (``--kernel-tables``, see
 `kernel_tables.py`), the documents' measurements (``--measured``), torch for Optuna's GPSampler,
 which takes half a minute for a run and so gets fewer (``--gp-seeds``), and shorter ones if asked
-(``--gp-launches``).
+(``--gp-launches``). ``--base`` runs our samplers of another checkout on the same landscapes, seeds
+and noise, as ``base`` and so on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -90,6 +92,7 @@ def _arguments() -> argparse.Namespace:
         help="measured tuning tables of another field",
     )
     add("--measured", type=Path, metavar="FILE", help="the documents' measurements as a table")
+    add("--base", type=Path, metavar="CHECKOUT", help="another one, with its own .venv")
     add("--json", type=Path, metavar="FILE", help="every run, with seeds and versions")
     add(
         "--read",
@@ -134,6 +137,29 @@ def _run(task: tuple[str, str, int, tuple[int, ...]]) -> dict[str, Any] | None:
     }
 
 
+def _runs_of_base(asked: argparse.Namespace, samplers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the runs of another checkout's own script, with ``base`` in place of ``ours``."""
+    folder = asked.base.resolve()
+    options: dict[str, Sequence[Any]] = {
+        "landscape": list(_landscapes),
+        "sampler": samplers,
+        "seeds": [asked.seeds],
+        "budgets": asked.budgets,
+        "jobs": [asked.jobs],
+        "kernel-tables": [path.resolve() for path in asked.kernel_tables],
+        "tuning-tables": [asked.tuning_tables.resolve()] if asked.tuning_tables else [],
+        "measured": [asked.measured.resolve()] if asked.measured else [],
+    }
+    with tempfile.TemporaryDirectory(prefix="autotune-search-") as scratch:
+        written = Path(scratch) / "base.json"
+        command = [folder / ".venv/bin/python", "benchmarks/tuner/search.py", "--json", written]
+        for name, values in options.items():
+            command += [f"--{name}", *values] if values else []
+        subprocess.run([str(word) for word in command], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        runs = json.loads(written.read_text())["runs"]
+    return [{**run, "sampler": run["sampler"].replace("ours", "base", 1)} for run in runs]
+
+
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in ("autotune", "optuna", "numpy", "scipy", "torch"):
@@ -176,6 +202,12 @@ def _measured(asked: argparse.Namespace) -> dict[str, Any]:
             runs += [run] if run is not None else []
             if number == len(tasks) or tasks[number][0] != tasks[number - 1][0]:
                 print(f"{number} of {len(tasks)} runs, {tasks[number - 1][0]} is done", flush=True)
+    ours = [name for name in samplers if name.startswith("ours")]
+    if asked.base and ours:
+        runs += _runs_of_base(asked, ours)
+        for name in ours:
+            base = name.replace("ours", "base", 1)
+            seeds[base], launches[base] = seeds[name], launches[name]
     return {
         "seeds": seeds,
         "launches": launches,
