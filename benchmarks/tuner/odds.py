@@ -80,7 +80,7 @@ def prepared() -> tuple[CandidateSet, Kernels]:
 def drawn(generator: np.random.Generator) -> tuple[Floats, float]:
     """Draw all true scores, and the noise of a launch, from the model's prior."""
     candidates, kernels = prepared()
-    prior = HyperPrior(len(kernels.codes), None, kernels.odds)
+    prior = HyperPrior(len(kernels.factors), None, kernels.odds)
     hyper = prior.hyper(generator.standard_normal((1, prior.size)), np.zeros(1, dtype=np.int64))
     rows = np.arange(len(candidates))
     # A common level changes no setting's effect.

@@ -155,7 +155,9 @@ def _runs_of_base(asked: argparse.Namespace, samplers: Sequence[str]) -> list[di
         command = [folder / ".venv/bin/python", "benchmarks/tuner/search.py", "--json", written]
         for name, values in options.items():
             command += [f"--{name}", *values] if values else []
-        subprocess.run([str(word) for word in command], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [str(word) for word in command], cwd=folder, check=True, stdout=subprocess.DEVNULL
+        )
         runs = json.loads(written.read_text())["runs"]
     return [{**run, "sampler": run["sampler"].replace("ours", "base", 1)} for run in runs]
 

@@ -196,8 +196,8 @@ def _leader(history: History, posterior: Posterior) -> int | None:
 
 
 def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -> Bools:
-    """Find the candidates that differ from the best in one value that no launch had with its other
-    settings.
+    """Find the candidates that differ from the best in one value, or in its layout, that no launch
+    had with its other settings.
 
     Where rules tie knobs, they change together, as few as there may be. A value was tried beside
     the best if a launch had it with no more changes than that; one that is tried beside the product
@@ -214,7 +214,7 @@ def untried_neighbours(kernels: Kernels, history: History, leader: int | None) -
     launched = ints([*history.by_position, *history.observed.positions])
     engines = kernels.encoding.codes[:, 0]
     alike = launched[engines[launched] == engines[leader]]
-    for codes, beside in zip(kernels.codes, kernels.beside, strict=True):
+    for codes, beside in zip(kernels.factors, kernels.beside, strict=True):
         values = int(codes.max()) + 1
         fewest, tried = np.full((2, values), len(kernels.codes) + 1)
         np.minimum.at(fewest, codes, changes)

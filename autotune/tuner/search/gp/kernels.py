@@ -21,8 +21,11 @@ from threadpoolctl import ThreadpoolController
 from autotune.base import frozen
 from autotune.base.arrays import Bools, Floats, Ints, floats, ints
 from autotune.engines import CandidateSet, Scalar
+from autotune.engines.entry import spaces_file
 
 ENGINE = "engine"
+LAYOUT = frozenset[str](spaces_file("layout.yaml")["knobs"])
+"""Knobs that divide a model among the GPUs."""
 _ABSENCE = 0.3
 """Distance of None from the values' own space; the range of a size is 1."""
 
@@ -288,7 +291,9 @@ class Kernels:
         limit_ratios: of the first prior that has it, see `Prior`; None: none has.
         several_engines: the first of the knobs that vary is the engine.
         codes: shape ``(knobs, candidates)``: of the knobs that vary.
-        beside: shape ``(knobs,)``: the knobs with one value among the first `product` candidates.
+        factors: shape ``(factors, candidates)``: codes of what has an effect: these knobs, and behind
+            them the layout (`LAYOUT`) where several of its knobs vary.
+        beside: shape ``(factors,)``: those with one value among the first `product` candidates.
 
     Args:
         product: number of candidates of the enumerated product; those behind it were added during
@@ -351,12 +356,26 @@ class Kernels:
             (prior.limit_ratios for prior in priors if prior.limit_ratios is not None), None
         )
         self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
-        first = self.codes[:, :product]
-        self.beside: Bools = (first == first[:, :1]).all(axis=1)
+        self.factors = self.codes
         self.several_engines = 0 in encoding.varying  # the first column
         self._distances = [encoding.distances[k] for k in encoding.varying]
-        smooth = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
-        self._effects = [(1 - _OF_ITS_OWN) * one + _OF_ITS_OWN * np.eye(len(one)) for one in smooth]
+        self._effects = [_correlations(one) for one in self._distances]
+        self._add_layout([i for i, k in enumerate(encoding.varying) if encoding.names[k] in LAYOUT])
+        first = self.factors[:, :product]
+        self.beside: Bools = (first == first[:, :1]).all(axis=1)
+
+    def _add_layout(self, knobs: Sequence[int]) -> None:
+        """Add the values of some knobs together as one factor, if there are several."""
+        if len(knobs) < 2:
+            return
+        layouts, codes = np.unique(self.codes[knobs], axis=1, return_inverse=True)
+        squares = [
+            self._distances[knob][np.ix_(own, own)]
+            for knob, own in zip(knobs, layouts, strict=True)
+        ]
+        self._distances.append(floats(np.mean(squares, axis=0)))
+        self._effects.append(_correlations(floats(np.sum(squares, axis=0))))
+        self.factors = np.vstack([self.codes, codes.reshape(1, -1)])
 
     def means_after(self, launched: Ints) -> Floats:
         """Return `means`; candidates without a prediction get the average of the launched ones."""
@@ -372,15 +391,15 @@ class Kernels:
         return np.array([one[rows] @ one[positions].T for one in self.deviations])
 
     def between(self, rows: Ints, positions: Ints) -> tuple[Floats, Floats]:
-        """Return squared distances, and correlations of each knob's main effect; shapes ``(knobs,
-        rows, positions)``."""
+        """Return squared distances, and correlations of each factor's main effect; shapes
+        ``(factors, rows, positions)``."""
         distances, effects = (
             np.empty((len(self._effects), len(rows), len(positions))) for _ in range(2)
         )
         for tables, found in (self._distances, distances), (self._effects, effects):
             for k, table in enumerate(tables):
                 # Once per pair of values, then spread: a knob has few.
-                found[k] = table[:, self.codes[k, positions]][self.codes[k, rows]]
+                found[k] = table[:, self.factors[k, positions]][self.factors[k, rows]]
         if self.several_engines:
             effects[1:] *= _alike(self.codes[0, rows], self.codes[0, positions])
         return distances, effects
@@ -389,20 +408,26 @@ class Kernels:
         """Return the posterior mean of the sum of main effects, shape ``(candidates,)``.
 
         Args:
-            variances: shape ``(knobs,)``: of each knob's main effect.
+            variances: shape ``(factors,)``: of each factor's main effect.
             alpha: shape ``(len(positions),)``: the inverse covariance of the launches times their
                 residuals.
         """
         total = np.zeros(len(self.encoding))
         for k, table in enumerate(self._effects):
-            reach = table[:, self.codes[k, positions]]
+            reach = table[:, self.factors[k, positions]]
             if self.several_engines and k:
                 engines = np.arange(self.codes[0].max() + 1)
                 by_engine = (_alike(engines, self.codes[0, positions]) * alpha) @ reach.T
-                total += variances[k] * by_engine[self.codes[0], self.codes[k]]
+                total += variances[k] * by_engine[self.codes[0], self.factors[k]]
             else:
-                total += np.take(variances[k] * (reach @ alpha), self.codes[k])
+                total += np.take(variances[k] * (reach @ alpha), self.factors[k])
         return total
+
+
+def _correlations(squares: Floats) -> Floats:
+    """Return the correlations of a factor's effects by squared distances of its values."""
+    smooth = np.exp(-squares / (2 * _EFFECT_LENGTH**2))
+    return floats((1 - _OF_ITS_OWN) * smooth + _OF_ITS_OWN * np.eye(len(smooth)))
 
 
 def _alike(engines: Ints, others: Ints) -> Floats:

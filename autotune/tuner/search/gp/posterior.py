@@ -77,7 +77,7 @@ class Sampling(NamedTuple):
     kept: int
 
 
-QUICK, THOROUGH = Sampling(16, 2, 12), Sampling(64, 4, 48)
+QUICK, THOROUGH = Sampling(16, 3, 12), Sampling(64, 4, 48)
 """Effort for the choice of a launch; and where odds are stated, which are too sure after a quick
 one."""
 
@@ -392,7 +392,7 @@ class Posterior:
             return floats(-0.5 * np.einsum("sn,sn->s", alpha, residual) - logs)
 
         engine = 0 if kernels.several_engines else None
-        shape = HyperPrior(len(kernels.codes), engine, kernels.odds, signed, kernels.beside)
+        shape = HyperPrior(len(kernels.factors), engine, kernels.odds, signed, kernels.beside)
         # Less than two launches say nothing of hyper-parameters.
         self._hyper, self.weights, self.belief = sample(
             shape, log_likelihood if len(self._y) > 1 else None, seed, effort
