@@ -23,7 +23,7 @@ from autotune.tuner.search.decide.simplify import (
 )
 from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels, one_thread
-from autotune.tuner.search.gp.posterior import Posterior
+from autotune.tuner.search.gp.posterior import THOROUGH, Posterior
 from autotune.tuner.search.history import History
 from autotune.tuner.trial import Role
 from tests.tuner.search.search_landscapes import make_spec
@@ -75,7 +75,8 @@ class Search:
     @property
     def model(self) -> Posterior:
         ran = [e for e in self.entries if e.score is not None]
-        return Posterior(KERNELS, [e.position for e in ran], [e.score or 0.0 for e in ran])
+        scores = [e.score or 0.0 for e in ran]
+        return Posterior(KERNELS, [e.position for e in ran], scores, effort=THOROUGH)
 
 
 def searched(seed: int, noise: float, worth: Mapping[str, float] = WORTH) -> Search:
@@ -88,7 +89,8 @@ def searched(seed: int, noise: float, worth: Mapping[str, float] = WORTH) -> Sea
 
 
 def test_fresh_launches_after_the_finals_show_what_rode_on_luck() -> None:
-    """All of the leader looked good in the search; its fresh launches say what of it stays."""
+    """All of the leader looked good in the search; its fresh launches say what of it stays: what
+    they expect to add 0.5 %, so a setting without an effect may be kept by luck."""
     ends = []
     for seed in range(8):
         search = searched(seed, 0.01)
@@ -101,7 +103,7 @@ def test_fresh_launches_after_the_finals_show_what_rode_on_luck() -> None:
                 winner = drop_unproven(search.history, LEADER)
         ends.append(ITEMS[winner].configuration.knobs)
     assert all(knobs["big"] and knobs["some"] for knobs in ends)
-    assert sum(bool(knobs["idle"]) + bool(knobs["still"]) for knobs in ends) <= 3, "of 16"
+    assert sum(bool(knobs["idle"]) + bool(knobs["still"]) for knobs in ends) <= 6, "of 16"
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ removed first, whatever the budget (`drop_unlikely`): the finals are for a comma
 that is expected to run. The process models all launches of a study together, so every launch with
 and without a setting says something of what it adds.
 
-A gain in the search may have been luck. So after a won final a setting whose effect is not shown
-(odds below `SHOWN`) returns to the engine's default, if fresh launches of the shorter command do not
-show it to be worse (`drop_unproven`). A command that does not start without a setting keeps it.
+A gain in the search may have been luck. So after a won final the command is launched without each
+setting whose effect is not shown (odds below `SHOWN`), and by these fresh launches the same bounds
+decide whether the setting returns to the engine's default (`drop_unproven`). A command that does not start without a setting keeps it.
 """
 
 from __future__ import annotations
@@ -78,65 +78,49 @@ def next_without(history: History, model: Posterior, winner: int) -> int | None:
 
 
 def drop_unproven(history: History, winner: int) -> int:
-    """Return the winner of the finals without the settings whose gain new launches of both do not
-    show.
+    """Return the winner of the finals without the settings that do not help by new launches of
+    both.
 
     The shorter command must be better than the baseline by its own launches, with a 95 % interval,
     unless the baseline did not run.
     """
-    candidates = history.candidates
     current = winner
-    if candidates.as_they_are:
-        return winner
-    while True:
-        steps = ablations(candidates, current)
-        odds = {
-            p: _odds_of_fresh(history, current, p)
-            for p in steps
-            if may_stand_for(history, p, current)
+    while not history.candidates.as_they_are:
+        steps = [
+            p for p in ablations(history.candidates, current) if may_stand_for(history, p, current)
+        ]
+        gains = {
+            p: gain for p in steps if (gain := _gain_of_fresh(history, current, p)) is not None
         }
-        idle = [p for p, chance in odds.items() if chance < SHOWN and _beats_baseline(history, p)]
+        idle = [p for p, gain in gains.items() if not _helps(gain) and _beats_baseline(history, p)]
         if not idle:
-            return current
-        current = min(idle, key=odds.__getitem__)
+            break
+        current = min(idle, key=lambda p: gains[p].mean)
+    return current
 
 
-def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
-    """Return the odds that a longer command is better by `LEAST_EFFECT`, by new launches; 1 for too
-    few."""
+def _gain_of_fresh(history: History, longer: int, shorter: int) -> Effect | None:
+    """Return a longer command's gain over a shorter one by new launches; None for too few."""
     mine, theirs = (history.node_scores(p, Role.FINAL) for p in (longer, shorter))
-    if min(len(mine), len(theirs)) < FRESH:
-        return 1.0
-    return _odds_above(history, mine, theirs, LEAST_EFFECT, 1.0)
+    return _gain(history, mine, theirs) if min(len(mine), len(theirs)) >= FRESH else None
 
 
 def _beats_baseline(history: History, position: int) -> bool:
     """Return whether new launches of a command meet the limits and show it to beat the baseline, if
     that ran."""
-    base = history.baseline
-    baseline = history.deciding_scores(base)
-    odds = (
-        _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0)
-        if baseline
-        else 1.0
-    )
-    return history.feasible(position, Role.FINAL) and odds >= (1 + CONFIDENCE) / 2
+    if not (baseline := history.deciding_scores(history.baseline)):
+        return history.feasible(position, Role.FINAL)
+    gain = _gain(history, history.node_scores(position, Role.FINAL), baseline)
+    shown = gain is not None and gain.odds(0.0) >= (1 + CONFIDENCE) / 2
+    return shown and history.feasible(position, Role.FINAL)
 
 
-def _odds_above(
-    history: History,
-    mine: Sequence[NodeScore],
-    theirs: Sequence[NodeScore],
-    least: float,
-    unknown: float,
-) -> float:
-    """Return the odds that one is better by at least this much; `unknown` if no node ran both."""
+def _gain(
+    history: History, mine: Sequence[NodeScore], theirs: Sequence[NodeScore]
+) -> Effect | None:
+    """Return the gain of one command over another; None if no node ran both."""
     difference, information = contrast(mine, theirs)
-    return (
-        Effect.of_launches(difference, information, history.spread).odds(least)
-        if information
-        else unknown
-    )
+    return Effect.of_launches(difference, information, history.spread) if information else None
 
 
 def gains_of_settings(history: History, model: Posterior, leader: int) -> dict[int, Effect]:
