@@ -292,7 +292,7 @@ def test_nobody_else_reads_the_figures_of_random_weights(tmp_path: Path) -> None
     assert not any("ranking" in row for row in rows if row["fidelity"] == "full")
     full = len(launches) - len(cheap(launches))
     learned = sources_of(make_spec(sources=(str(tmp_path / "results.jsonl"),)), tmp_path / "new")
-    assert len(learned[0].lessons) == full
+    assert len(learned[0].observations) == full
     (tmp_path / "rows.jsonl").write_text(text)
     assert len(read_table(tmp_path / "rows.jsonl", Library()).rows) == full
 
