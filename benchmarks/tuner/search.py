@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import tempfile
@@ -155,9 +156,10 @@ def _runs_of_base(asked: argparse.Namespace, samplers: Sequence[str]) -> list[di
         command = [folder / ".venv/bin/python", "benchmarks/tuner/search.py", "--json", written]
         for name, values in options.items():
             command += [f"--{name}", *values] if values else []
-        subprocess.run(
-            [str(word) for word in command], cwd=folder, check=True, stdout=subprocess.DEVNULL
-        )
+        # A path to this package would be found before the checkout's own.
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        words = [str(word) for word in command]
+        subprocess.run(words, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
         runs = json.loads(written.read_text())["runs"]
     return [{**run, "sampler": run["sampler"].replace("ours", "base", 1)} for run in runs]
 

@@ -11,10 +11,11 @@ import pytest
 from autotune.engines.cards import Architecture, ModelCard
 from autotune.engines.command import Scalar
 from autotune.node.calibration import ServerSetup
-from autotune.node.memory import GIB, MemoryPlan, MemoryVerdict, plan_memory
+from autotune.node.memory import MemoryPlan, MemoryVerdict, plan_memory
 from autotune.node.server import SimulatedServer
 from tests.node.nodes import LIBRARY
 
+GIB = 2**30
 H200 = LIBRARY.node("h200")
 H100 = H200.model_copy(
     update={"name": "h100", "memory_gb": 80, "driver_memory_gb": 79.18 * GIB / 1e9}

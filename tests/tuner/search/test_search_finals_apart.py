@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.engines.enumeration import CandidateSet
 from autotune.tuner.search.acquisition import Suggestion
-from autotune.tuner.search.decide.finals import next_control_node
+from autotune.tuner.search.decide.finals import eliminated, next_control_node
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
@@ -65,6 +65,27 @@ def test_how_heavy_the_finals_prompts_are_changes_nothing(level: float, seed: in
     assert [s for _, s in other.measured_scores] == pytest.approx(
         [s for _, s in plain.measured_scores]
     )
+
+
+@pytest.mark.parametrize(
+    ("launches", "score", "gone"),
+    [(16, 0.3, True), (16, 0.5, False), (6, 0.3, False)],
+)
+@pytest.mark.parametrize("level", [-0.4, 0.0, 0.4])
+def test_a_finalist_far_below_what_the_search_launched_makes_room_for_it(
+    launches: int, score: float, gone: bool, level: float
+) -> None:
+    """It was never launched before: a command without settings that were not expected to help."""
+    three = CandidateSet(small().items[:3], 0)
+    rows = [(Role.BASELINE, 0, 0.0), (Role.SEARCH, 1, 0.6), (Role.SEARCH, 1, 0.61)]
+    rows += [(Role.FINAL, 2, score + level), (Role.FINAL, 0, level)]
+    entries = [
+        Entry(n, role, at, value, violations={}, sent_finals_prompts=role is Role.FINAL)
+        for n, (role, at, value) in enumerate(rows)
+    ]
+    spec = make_spec(launches=launches, divided=True)
+    assert not eliminated(History(spec, three, tuple(entries[:4])), 2), "without the baseline"
+    assert eliminated(History(spec, three, tuple(entries)), 2) is gone
 
 
 def test_a_gain_that_only_the_search_s_prompts_gave_is_not_recommended() -> None:

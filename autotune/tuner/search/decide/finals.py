@@ -31,11 +31,11 @@ from autotune.engines import Scalar
 
 from ...study.spec import StudySpec
 from ...trial import Launch, Role
-from ..budget import DRIFT, capacity, lead
+from ..budget import DRIFT, LEAST_FINALS, capacity, lead
 from ..entry import Entry
 from ..history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from ..nodes import NodeScore, contrast, planned
-from ..spread import Spread
+from ..spread import CONFIDENCE, Effect, Spread
 from . import sequential_test as sequential
 from .sequential_test import Look
 
@@ -120,14 +120,47 @@ def eliminated(history: History, position: int) -> bool:
     """Return whether the finals eliminated a configuration: it failed, violated a limit or could
     not be measured.
 
-    Or its servers hold shorter requests than was predicted, and it breaks a promise.
+    Or its servers hold shorter requests than was predicted, and it breaks a promise; or it is far
+    below another one.
     """
-    if position in history.ineligible:
+    if position in history.ineligible or _is_far_below(history, position):
         return True
     mute = [e for e in history.at(position) if e.role is Role.FINAL and e.uninformative]
     if history.broke(position) or len(mute) > MAX_UNINFORMATIVE:
         return True
     return bool(history.scores(position, Role.FINAL)) and not history.feasible(position, Role.FINAL)
+
+
+FAR = 0.05
+"""Least shortfall, score units, by which the finals eliminate a configuration."""
+
+
+def _is_far_below(history: History, position: int) -> bool:
+    """Return whether its finals show a configuration to be worse by `FAR` than one that the search
+    launched, and leave enough launches for that one.
+
+    As a command without settings that were not expected to help may be, which no launch had. Their
+    gains over the baseline are compared, as the finals may send other prompts.
+    """
+    begun = next((e.number for e in history.at(position) if e.role is Role.FINAL), None)
+    if begun is None or capacity(history) < begun + 2 + LEAST_FINALS:
+        return False
+    base = history.baseline
+    searched = history.before_finals()
+    mine, theirs = _compared(history, position)
+    before = searched.node_scores(base)
+    if not (mine and theirs and before):
+        return False
+    gain, information = contrast(mine, theirs)
+    for other in searched.challengers:
+        gain_before, known = contrast(searched.node_scores(other), before)
+        if not (known and information):
+            continue
+        both = 1 / (1 / information + 1 / known)
+        shortfall = Effect.of_launches(gain_before - gain, both, history.spread)
+        if shortfall.odds(FAR) >= (1 + CONFIDENCE) / 2:
+            return True
+    return False
 
 
 def looks(history: History, position: int) -> list[Look]:

@@ -8,7 +8,8 @@ and without a setting says something of what it adds.
 
 A gain in the search may have been luck. So after a won final the command is launched without each
 setting whose effect is not shown (odds below `SHOWN`), and by these fresh launches the same bounds
-decide whether the setting returns to the engine's default (`drop_unproven`). A command that does not start without a setting keeps it.
+decide whether the setting returns to the engine's default (`drop_unproven`). A command that does
+not start without a setting keeps it.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ MOST_DRAWN = 200_000
 The others get the median draw."""
 _EFFECT_ERRORS: Mapping[str, float] = {
     knob: kind["sd"]
-    for kind in spaces_file("physics/effects.yaml").values()
+    for kind in spaces_file("effect_errors.yaml").values()
     for knob in kind["knobs"]
 }
 """Standard deviation of the error of a knob's predicted effect on real servers, a logarithm."""
