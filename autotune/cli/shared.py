@@ -124,7 +124,7 @@ EXAMPLES = """\
 Examples:
   autotune run --model deepseek-ai/DeepSeek-V3.2 --hw h200 --dry-run
   autotune run --model deepseek-ai/DeepSeek-V3.2 --hw h200 --engine vllm --launches 12
-  autotune run --model deepseek-ai/DeepSeek-R1 --hw mi300x --workload long --slo 'p99_ttft_ms<=120000'
+  autotune run --model deepseek-ai/DeepSeek-R1 --hw mi300x --workload long --slo 'p99_ttft_ms<=130000'
   autotune run --model ./my-model --hw local --on process --baseline 'vllm serve ./my-model -tp 8'
 """
 

@@ -452,5 +452,5 @@ def test_five_launches_are_enough_for_a_gain_that_doubles(home: Path) -> None:
     assert (found["verdict"], found["launches"]) == ("better", 5)
     assert found["gain_percent"] > 50
     odds = {row["knob"]: row["odds"] for row in found["contributions"] if not row["needed_to"]}
-    # 0.6 is asked before the finals, whose launches move the odds.
-    assert min(odds.values()) >= 0.5, "no setting is likely to do harm"
+    # 0.5 is asked before the finals, whose launches move the odds.
+    assert min(odds.values()) >= 0.4, "no setting is likely to do harm"
