@@ -245,7 +245,8 @@ class Plan:
         for leader in leaders:
             for position in (self._without_unlikely(scores, leader, spare), leader):
                 tested = history.canonical(position)
-                if tested != history.baseline and not finals.eliminated(history, tested):
+                gone = finals.eliminated(history, tested) or finals.is_far_below(history, tested)
+                if tested != history.baseline and not gone:
                     return tested
         return None
 

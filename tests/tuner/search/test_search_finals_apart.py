@@ -2,6 +2,7 @@
 heavy these are."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.engines.enumeration import CandidateSet
 from autotune.tuner.search.acquisition import Suggestion
-from autotune.tuner.search.decide.finals import eliminated, next_control_node
+from autotune.tuner.search.decide.finals import is_far_below, next_control_node
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.entry import Entry
 from autotune.tuner.search.gp.kernels import Encoding, Kernels
@@ -84,8 +85,10 @@ def test_a_finalist_far_below_what_the_search_launched_makes_room_for_it(
         for n, (role, at, value) in enumerate(rows)
     ]
     spec = make_spec(launches=launches, divided=True)
-    assert not eliminated(History(spec, three, tuple(entries[:4])), 2), "without the baseline"
-    assert eliminated(History(spec, three, tuple(entries)), 2) is gone
+    assert not is_far_below(History(spec, three, tuple(entries[:4])), 2), "without the baseline"
+    assert is_far_below(History(spec, three, tuple(entries)), 2) is gone
+    lucky = [replace(e, position=2) if e.position == 1 else e for e in entries]
+    assert not is_far_below(History(spec, three, tuple(lucky)), 2), "its own lucky launch"
 
 
 def test_a_gain_that_only_the_search_s_prompts_gave_is_not_recommended() -> None:

@@ -105,25 +105,23 @@ wherever the spread is underestimated."""
 
 
 def finalist(history: History) -> int | None:
-    """Return the configuration tested by the finals: the first one that was not eliminated; None
-    before any.
+    """Return the configuration tested by the finals: the first one that was not eliminated, and is
+    not far below another one if there is such a one; None before any.
 
     Those after it show what the winner's settings add.
     """
-    standing = [
-        e.position for e in history.of_role(Role.FINAL) if not eliminated(history, e.position)
-    ]
-    return next((p for p in standing if p != history.baseline), None)
+    tested = dict.fromkeys(e.position for e in history.of_role(Role.FINAL))
+    standing = [p for p in tested if p != history.baseline and not eliminated(history, p)]
+    return next((p for p in standing if not is_far_below(history, p)), next(iter(standing), None))
 
 
 def eliminated(history: History, position: int) -> bool:
     """Return whether the finals eliminated a configuration: it failed, violated a limit or could
     not be measured.
 
-    Or its servers hold shorter requests than was predicted, and it breaks a promise; or it is far
-    below another one.
+    Or its servers hold shorter requests than was predicted, and it breaks a promise.
     """
-    if position in history.ineligible or _is_far_below(history, position):
+    if position in history.ineligible:
         return True
     mute = [e for e in history.at(position) if e.role is Role.FINAL and e.uninformative]
     if history.broke(position) or len(mute) > MAX_UNINFORMATIVE:
@@ -132,10 +130,10 @@ def eliminated(history: History, position: int) -> bool:
 
 
 FAR = 0.05
-"""Least shortfall, score units, by which the finals eliminate a configuration."""
+"""Least shortfall, score units, of a configuration that makes room for another one in the finals."""
 
 
-def _is_far_below(history: History, position: int) -> bool:
+def is_far_below(history: History, position: int) -> bool:
     """Return whether its finals show a configuration to be worse by `FAR` than one that the search
     launched, and leave enough launches for that one.
 
@@ -152,7 +150,12 @@ def _is_far_below(history: History, position: int) -> bool:
     if not (mine and theirs and before):
         return False
     gain, information = contrast(mine, theirs)
-    for other in searched.challengers:
+    others = (
+        p
+        for p in searched.challengers
+        if not (p == position or eliminated(history, p) or suspected(history, p))
+    )
+    for other in others:
         gain_before, known = contrast(searched.node_scores(other), before)
         if not (known and information):
             continue
