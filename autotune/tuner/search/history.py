@@ -43,7 +43,7 @@ from .screen import Observations, Screening
 from .spread import LAUNCH_NOISE, Spread, mean, percent
 
 MOST_RETRIES = 3
-"""Most retries of unexplained failures in a study, counted anew after its budget is raised."""
+"""Most retries of unexplained failures in a study, counted again after its budget is raised."""
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate without information after which it is abandoned."""
