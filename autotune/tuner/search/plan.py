@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 
 from autotune.base import frozen
-from autotune.base.arrays import ints
+from autotune.base.arrays import descending, ints
 from autotune.engines.failure import without_numbers
 
 from ..study.recommendation import LEAST_EFFECT, Verdict
@@ -329,7 +329,8 @@ class Plan:
 def leaders_of(model: Posterior, history: History) -> list[int]:
     """Return the challengers, the best first by `estimates`."""
     found = estimates(model, history)
-    return sorted(found, key=lambda p: -found[p])
+    positions = list(found)
+    return [positions[i] for i in descending(np.array([*found.values()]))]
 
 
 def estimates(model: Posterior, history: History) -> dict[int, float]:

@@ -150,14 +150,10 @@ def is_far_below(history: History, position: int) -> bool:
     if not (mine and theirs and before):
         return False
     gain, information = contrast(mine, theirs)
-    others = (
-        p
-        for p in searched.challengers
-        if not (p == position or eliminated(history, p) or suspected(history, p))
-    )
-    for other in others:
+    for other in searched.challengers:
         gain_before, known = contrast(searched.node_scores(other), before)
-        if not (known and information):
+        out = other == position or eliminated(history, other) or suspected(history, other)
+        if out or not (known and information):
             continue
         both = 1 / (1 / information + 1 / known)
         shortfall = Effect.of_launches(gain_before - gain, both, history.spread)

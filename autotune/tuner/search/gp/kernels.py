@@ -375,7 +375,7 @@ class Kernels:
         ]
         self._distances.append(floats(np.mean(squares, axis=0)))
         self._effects.append(_correlations(floats(np.sum(squares, axis=0))))
-        self.factors = np.vstack([self.codes, codes.reshape(1, -1)])
+        self.factors = np.vstack([self.codes, codes])
 
     def means_after(self, launched: Ints) -> Floats:
         """Return `means`; candidates without a prediction get the average of the launched ones."""
