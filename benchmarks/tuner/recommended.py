@@ -27,9 +27,9 @@ from autotune.tuner.study.spec import StudySpec
 from autotune.tuner.trial import Role, Trial
 
 
-def truth(prepared: Prepared, spec: StudySpec, candidate: Candidate) -> float:
-    """The objective of a candidate without noise; 0 where it does not start."""
-    trial = Trial(
+def trial_of(prepared: Prepared, spec: StudySpec, candidate: Candidate) -> Trial:
+    """A candidate as the launch of a search."""
+    return Trial(
         number=0,
         role=Role.SEARCH,
         configuration=candidate.configuration,
@@ -37,15 +37,19 @@ def truth(prepared: Prepared, spec: StudySpec, candidate: Candidate) -> float:
         command=prepared.command_of(candidate),
         workloads=spec.workloads,
     )
-    result = SimulatedEvaluator(spec.model_copy(update={"noise": 0.0}), prepared.library)(trial)
+
+
+def truth(prepared: Prepared, spec: StudySpec, candidate: Candidate) -> float:
+    """The objective of a candidate without noise; 0 where it does not start."""
+    evaluator = SimulatedEvaluator(spec.model_copy(update={"noise": 0.0}), prepared.library)
+    result = evaluator(trial_of(prepared, spec, candidate))
     return (
         0.0 if result.failure else float(result.metrics[spec.workloads[0]][spec.objective] or 0.0)
     )
 
 
-def best_known(prepared: Prepared, spec: StudySpec, simulated: int) -> float:
-    """The best candidate without noise that gives up nothing, of those that the fast prediction has
-    in front."""
+def front(prepared: Prepared, spec: StudySpec, simulated: int) -> list[Candidate]:
+    """The candidates that give up nothing and that the fast prediction has in front."""
     given_up = prepared.candidates.given_up
     kept = [one for i, one in enumerate(prepared.candidates.items) if i not in given_up]
     load = load_workload(spec.workloads[0], prepared.library)
@@ -54,11 +58,16 @@ def best_known(prepared: Prepared, spec: StudySpec, simulated: int) -> float:
     for one in kept:
         found = node.predict(one.configuration.engine, one.engine_version, one.configuration.knobs)
         predicted.append((found.metrics.get(spec.objective, 0.0), one.fingerprint, one))
-    front = sorted(predicted, key=lambda row: row[:2], reverse=True)[:simulated]
+    best = sorted(predicted, key=lambda row: row[:2], reverse=True)[:simulated]
     print(
-        f"{len(prepared.candidates)} candidates, {len(kept)} of them give up nothing; {len(front)} simulated"
+        f"{len(prepared.candidates)} candidates, {len(kept)} of them give up nothing; {len(best)} simulated"
     )
-    return max(truth(prepared, spec, one) for _, _, one in front)
+    return [one for _, _, one in best]
+
+
+def best_known(prepared: Prepared, spec: StudySpec, simulated: int) -> float:
+    """The objective of the best of the `front` without noise."""
+    return max(truth(prepared, spec, one) for one in front(prepared, spec, simulated))
 
 
 def launches_to_best(prepared: Prepared, spec: StudySpec, study: Path, level: float) -> int | None:

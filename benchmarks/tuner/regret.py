@@ -41,17 +41,15 @@ from landscape import Sources, command_of
 from landscapes import build
 from landscapes_simulated import drawn_away
 from landscapes_tables import tuning
+from recommended import front, trial_of
 from screen import Node
 
 from autotune.base.arrays import Floats, descending, ints
 from autotune.engines.command import Command
 from autotune.engines.entry import spaces_root
 from autotune.engines.enumeration import Candidate, CandidateSet
-from autotune.load.workloads import load_workload
-from autotune.node.calibration import calibration_of
-from autotune.node.steady import SteadyNode
 from autotune.tuner.prepare.build_spec import build_spec
-from autotune.tuner.prepare.candidates import Prepared, prepare
+from autotune.tuner.prepare.candidates import prepare
 from autotune.tuner.search.acquisition import model_of
 from autotune.tuner.search.decide.verdict import judge
 from autotune.tuner.search.explain import ODDS, kind_of, left_to_gain
@@ -63,7 +61,7 @@ from autotune.tuner.search.study import Study
 from autotune.tuner.study.home import library_of
 from autotune.tuner.study.options import RunOptions
 from autotune.tuner.study.spec import StudySpec
-from autotune.tuner.trial import Launch, Role, Trial
+from autotune.tuner.trial import Launch, Trial
 
 QUESTIONS = (
     "deepseek-ai/DeepSeek-V3.2 on h200",
@@ -189,7 +187,8 @@ def _on_node(
     known = json.loads(asked.known.read_text()) if asked.known and asked.known.is_file() else {}
     key = f"{question} {drawn}"
     best = known.get(key) or max(
-        node.truth(trial, spec) for trial in _front(prepared, spec, kept, asked.simulate)
+        node.truth(trial_of(prepared, spec, one), spec)
+        for one in front(prepared, spec, asked.simulate)
     )
     told, truths = list[tuple[dict[str, Any], float]](), list[float]()
     for seed in asked.seeds:
@@ -217,33 +216,6 @@ def _on_node(
 
 def _launched(node: Node, seed: int, trial: Trial) -> Launch:
     return Launch(trial, node.play(trial, seed, GB_S, SPREAD))
-
-
-def _front(
-    prepared: Prepared, spec: StudySpec, kept: Sequence[Candidate], simulated: int
-) -> list[Trial]:
-    """The candidates that the fast prediction has in front, as trials."""
-    load = load_workload(spec.workloads[0], prepared.library)
-    calibration = calibration_of(prepared.library)
-    steady = SteadyNode(spec.model, spec.hardware, spec.gpus, load, calibration)
-    predicted = [
-        steady.predict(
-            one.configuration.engine, one.engine_version, one.configuration.knobs
-        ).metrics.get(spec.objective, 0.0)
-        for one in kept
-    ]
-    front = [kept[i] for i in descending(np.array(predicted))[:simulated]]
-    return [
-        Trial(
-            number=0,
-            role=Role.SEARCH,
-            configuration=one.configuration,
-            engine_version=one.engine_version,
-            command=prepared.command_of(one),
-            workloads=spec.workloads,
-        )
-        for one in front
-    ]
 
 
 def factor_of(true: Floats, sign: Floats) -> float:
