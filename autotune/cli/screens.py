@@ -13,5 +13,5 @@ def printed(name: str, **known: object) -> str:
 
 
 def cells(name: str, row: Json) -> StringDict:
-    """Return what a template per column makes of a row; an empty cell is a dash."""
+    """Return the cells of a row, each by its column's template; an empty cell is a dash."""
     return {column: write(cell, **row) or "–" for column, cell in _SCREENS[name].items()}

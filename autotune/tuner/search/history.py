@@ -60,7 +60,7 @@ _MAY_PASS = (FailureKind.CRASHED, FailureKind.TIMEOUT, FailureKind.LOAD_ERRORS)
 ERROR_RATE = 0.05
 """False alarm rate of the test for interference, at the usual launch noise."""
 LIMIT = float(-ndtri(ERROR_RATE))
-"""Critical value of that test, standard errors."""
+"""Critical value of the test for interference, in standard errors."""
 _OVERLAP = 0.5
 """Least share of a launch's duration that another one must overlap to measure interference."""
 

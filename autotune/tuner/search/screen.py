@@ -236,8 +236,8 @@ class Screening:
         return Role.RANDOM_WEIGHTS if self.result.trusted and self._may(position) else usual
 
     def unchecked(self, but: Collection[object] = ()) -> list[int]:
-        """Return the candidates that had only random weights; if possible only those of layouts
-        outside `but`."""
+        """Return the candidates that were launched with random weights only: those of layouts that
+        are not in `but`, if there are any."""
         new = [one for one in self.ranked if one.position not in self._full]
         new = [one for one in new if one.layout not in but] or new
         return [one.position for one in new]
@@ -245,8 +245,8 @@ class Screening:
     def next(
         self, challengers: Sequence[int], best: Callable[[list[int]], int]
     ) -> tuple[Role, int] | None:
-        """Return role and candidate of the next launch that tests the ranks: of the control, or the
-        `best` screened candidate with real weights."""
+        """Return role and candidate of the next launch that checks the ranking by random weights:
+        the control, or the `best` screened candidate with its own weights."""
         base = self.candidates.baseline
         full = self._full
         random_weights = {e.position: e for e in self.screened}
